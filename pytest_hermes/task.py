@@ -1,0 +1,214 @@
+"""A task: one problem, the sandbox it needs, its limits, and the files that solve and verify it.
+
+A `Task` is immutable and cheap; file contents (`FileTree`) are read when a rollout needs them. `digest` identifies the
+content: two runs compare a task only when the digests are equal.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import io
+import json
+import os
+import re
+import tarfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+from pytest_hermes.errors import TaskError
+from pytest_hermes.limits import Limits
+
+
+class FileTree(Protocol):
+    """A set of files that can be sent into a sandbox."""
+
+    def tar(self) -> bytes:
+        """An uncompressed tar archive of the files, paths relative, modes kept, owner root."""
+        ...
+
+    def digest(self) -> str:
+        """Hex sha256 over names, modes and contents; the same on every machine."""
+        ...
+
+
+class _Files:
+    """`FileTree` over (name, mode, content) entries that a subclass lists."""
+
+    def entries(self) -> list[tuple[str, int, bytes]]:
+        raise NotImplementedError
+
+    def tar(self) -> bytes:
+        buffer = io.BytesIO()
+        with tarfile.open(fileobj=buffer, mode="w") as archive:
+            for name, mode, content in self.entries():
+                info = tarfile.TarInfo(name)
+                info.size, info.mode = len(content), mode
+                archive.addfile(info, io.BytesIO(content))
+        return buffer.getvalue()
+
+    def digest(self) -> str:
+        total = hashlib.sha256()
+        for name, mode, content in self.entries():
+            total.update(json.dumps([name, bool(mode & 0o100), len(content)]).encode())
+            total.update(content)
+        return total.hexdigest()
+
+
+@dataclasses.dataclass(frozen=True)
+class InlineFiles(_Files):
+    """Files given as text or bytes by relative name; a name ending in `.sh` is executable."""
+
+    files: Mapping[str, str | bytes]
+
+    def entries(self) -> list[tuple[str, int, bytes]]:
+        return [
+            (name, 0o755 if name.endswith(".sh") else 0o644, text.encode() if isinstance(text, str) else text)
+            for name, text in sorted(self.files.items())
+        ]
+
+
+@dataclasses.dataclass(frozen=True)
+class DirectoryFiles(_Files):
+    """The regular files below a directory. A symbolic link that leaves the directory is refused."""
+
+    directory: Path
+
+    def entries(self) -> list[tuple[str, int, bytes]]:
+        root = self.directory.resolve()
+        found = []
+        for folder, folders, names in os.walk(root):
+            folders.sort()
+            for name in sorted(names):
+                path = Path(folder, name)
+                if not path.resolve().is_relative_to(root):
+                    raise TaskError(f"{path}: a link out of the task's directory. Replace it by the file itself.")
+                if path.is_file():
+                    relative = path.relative_to(root).as_posix()
+                    found.append((relative, path.stat().st_mode & 0o777, path.read_bytes()))
+        return sorted(found)
+
+
+@dataclasses.dataclass(frozen=True)
+class Script:
+    """Files plus the one to run: a solution (uploaded to /solution) or a verifier (uploaded to /tests)."""
+
+    files: FileTree
+    entry: str
+    """Path of the script inside `files`, run with bash."""
+    env: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    user: str | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class ImageBuild:
+    """An image to build from a directory."""
+
+    context: Path
+    dockerfile: str = "Dockerfile"
+
+
+@dataclasses.dataclass(frozen=True)
+class Healthcheck:
+    """A command that must exit 0 before the agent starts."""
+
+    command: str
+    interval_s: float = 5.0
+    timeout_s: float = 30.0
+    start_period_s: float = 0.0
+    retries: int = 3
+
+
+@dataclasses.dataclass(frozen=True)
+class SandboxSpec:
+    """What a task needs of its sandbox. `image` or `build` makes it an image task; neither means any backend's default."""
+
+    image: str | None = None
+    build: ImageBuild | None = None
+    cpus: float | None = None
+    memory_mb: int | None = None
+    disk_mb: int | None = None
+    pids: int | None = None
+    network: bool = True
+    workdir: str | None = None
+    """None keeps the image's WORKDIR (local: the sandbox's own home)."""
+    env: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    user: str | None = None
+    """User that the agent's commands run as; None keeps the image's."""
+    healthcheck: Healthcheck | None = None
+
+    @property
+    def needs_image(self) -> bool:
+        return self.image is not None or self.build is not None
+
+
+@dataclasses.dataclass(frozen=True)
+class Artifact:
+    """A path to fetch from the sandbox after verification, into the run's `artifacts/`."""
+
+    source: str
+    destination: str | None = None
+    exclude: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class Task:
+    """One problem of a benchmark.
+
+    `data` is the benchmark's own (expected values, a scripted model's turns, ...): plain JSON-like values.
+    `error` marks a task that could not be read: its item reports that error, the others go on.
+    """
+
+    id: str
+    prompt: str
+    sandbox: SandboxSpec = SandboxSpec()
+    limits: Limits = Limits()
+    difficulty: str | None = None
+    category: str | None = None
+    tags: tuple[str, ...] = ()
+    solution: Script | None = None
+    tests: Script | None = None
+    artifacts: tuple[Artifact, ...] = ()
+    data: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    source: str | None = None
+    """Where the task was read from (a directory, `dataset@revision`), for messages and records."""
+    error: str | None = None
+
+    @property
+    def digest(self) -> str:
+        """`sha256:<hex>` over everything that decides what is asked and how it is judged (not over `source`).
+
+        Computed from file contents on first use, then kept.
+        """
+        found: str | None = self.__dict__.get("_digest")
+        if found is None:
+            found = "sha256:" + _digest_of(self)
+            object.__setattr__(self, "_digest", found)
+        return found
+
+
+def _digest_of(task: Task) -> str:
+    def script(value: Script | None) -> Any:
+        return value and [value.files.digest(), value.entry, dict(value.env), value.user]
+
+    spec = dataclasses.asdict(task.sandbox)
+    if task.sandbox.build is not None:
+        build = task.sandbox.build
+        spec["build"] = [DirectoryFiles(build.context).digest(), build.dockerfile]
+    parts = [
+        task.id,
+        task.prompt,
+        spec,
+        dataclasses.asdict(task.limits),
+        script(task.solution),
+        script(task.tests),
+        {key: task.data[key] for key in sorted(task.data)},
+        task.error,
+    ]
+    return hashlib.sha256(json.dumps(parts, sort_keys=True, default=repr).encode()).hexdigest()
+
+
+def slug(text: str) -> str:
+    """Lower case, anything else than letters and digits becomes `_`: the form used in mark names."""
+    return re.sub(r"[^a-z0-9]+", "_", text.lower()).strip("_") or "none"
