@@ -1,0 +1,165 @@
+"""A benchmark: tasks, how they are verified, and defaults. `@benchmark.parametrize` makes a test of each task."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import math
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import pytest
+
+from pytest_hermes.config import Settings, hint, load_yaml, names
+from pytest_hermes.errors import ConfigurationError, RewardUnreadable, VerifierNoReward
+from pytest_hermes.limits import Limits
+from pytest_hermes.task import Task
+
+if TYPE_CHECKING:
+    from pytest_hermes.agents.result import AgentResult
+    from pytest_hermes.sandbox.protocol import Sandbox
+    from pytest_hermes.tool_context import ToolContext
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+@dataclasses.dataclass
+class Verdict:
+    """What a verifier found: a reward in [0, 1], named components, and what to keep about it."""
+
+    reward: float
+    components: dict[str, float] = dataclasses.field(default_factory=dict)
+    output: str = ""
+    """Tail of what the verifier printed."""
+    exit_code: int | None = None
+    evidence: list[str] = dataclasses.field(default_factory=list)
+    """Signs of tampering, each one sentence."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Verification:
+    """What a verifier may use. The agent has stopped; the sandbox is alive and unchanged since."""
+
+    task: Task
+    sandbox: Sandbox
+    """Asynchronous, on the engine's loop: for `async def` verifiers."""
+    ctx: ToolContext
+    """Synchronous: for plain verifiers, which run in a thread."""
+    trajectory: AgentResult
+    timeout_s: float
+    """The verifier's clock; the engine enforces it."""
+    settings: Settings
+
+
+VerifierResult = Verdict | float | bool | Mapping[str, float]
+Verifier = Callable[[Verification], VerifierResult | Awaitable[VerifierResult]]
+TaskSource = Sequence[Task] | Callable[[Settings], Iterable[Task]]
+
+
+class Benchmark:
+    """A named set of tasks with their verifier.
+
+    `tasks` is a list, or a function of the settings. `verify` gets a `Verification`; an `async def` runs on the
+    engine's loop, a plain function in a thread; it returns a reward, a bool, a mapping of components with `reward`, or
+    a `Verdict`. A rollout passes from `pass_threshold`. `defaults` is a settings YAML (a path) or mapping. `limits` are
+    for tasks that declare none. `toolsets` is what the agent gets unless the settings say otherwise. `parallel_tools`
+    False makes calls of one turn run strictly in order.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        tasks: TaskSource,
+        verify: Verifier,
+        pass_threshold: float = 1.0,
+        defaults: Path | Mapping[str, Any] | None = None,
+        limits: Limits = Limits(),
+        toolsets: Sequence[str] = ("terminal", "file"),
+        parallel_tools: bool = True,
+    ) -> None:
+        self.name = name
+        self.verify = verify
+        self.pass_threshold = pass_threshold
+        self.defaults = defaults
+        self.limits = limits
+        self.toolsets = tuple(toolsets)
+        self.parallel_tools = parallel_tools
+        self._tasks = tasks
+
+    def parametrize(self, function: Function) -> Function:
+        """Run the test once per task and attempt; ask for the fixture `rollout` (or `ctx`, `task`, `trajectory`)."""
+        return pytest.mark.hermes(benchmark=self)(function)  # type: ignore[no-any-return]
+
+    def default_layer(self) -> dict[str, Any]:
+        """The benchmark's own settings layer."""
+        if isinstance(self.defaults, Path):
+            return load_yaml(self.defaults)
+        return dict(self.defaults or {})
+
+    def load(self, settings: Settings) -> list[Task]:
+        """The tasks to run under these settings, in the benchmark's order, filters applied.
+
+        Raises ConfigurationError for an unknown name in a filter, for two tasks of one id and for no task at all.
+        """
+        found = list(self._tasks(settings) if callable(self._tasks) else self._tasks)
+        if not found:
+            raise ConfigurationError(f"benchmark {self.name}: it has no task")
+        by_id: dict[str, Task] = {}
+        for task in found:
+            if task.id in by_id:
+                raise ConfigurationError(f"benchmark {self.name}: two tasks are called {task.id!r}")
+            by_id[task.id] = task
+        wanted, unwanted = names(settings.env.task_filter), names(settings.env.skip_tasks)
+        for option, chosen in (("--hermes-task", wanted), ("--hermes-skip-task", unwanted)):
+            for name in chosen:
+                if name not in by_id:
+                    raise ConfigurationError(f"{option}: benchmark {self.name} has no task {name!r}{hint(name, by_id)}")
+        return [task for task in found if (not wanted or task.id in wanted) and task.id not in unwanted]
+
+
+def is_asynchronous(verify: Verifier) -> bool:
+    """Whether a verifier runs on the engine's loop."""
+    return inspect.iscoroutinefunction(verify) or inspect.iscoroutinefunction(getattr(verify, "__call__", None))
+
+
+def as_verdict(result: VerifierResult | None) -> Verdict:
+    """A verifier's return value as a Verdict. Raises RewardUnreadable for anything but a reward in [0, 1]."""
+    if result is None:
+        raise VerifierNoReward("the verifier returned None, not a reward")
+    if isinstance(result, Verdict):
+        verdict = result
+    elif isinstance(result, Mapping):
+        verdict = reward_of_object(dict(result))
+    elif isinstance(result, bool | int | float):
+        verdict = Verdict(float(result))
+    else:
+        raise RewardUnreadable(f"the verifier returned {type(result).__name__}, not a reward")
+    verdict.reward = valid_reward(verdict.reward, verdict.output)
+    return verdict
+
+
+def reward_of_object(values: Mapping[str, Any]) -> Verdict:
+    """The reward of an object of numbers: its key `reward`, else its only key; the other keys are components."""
+    for name, value in values.items():
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise RewardUnreadable(f"reward object: {name!r} holds {value!r}, not a number")
+    key = "reward" if "reward" in values else next(iter(values)) if len(values) == 1 else None
+    if key is None:
+        shown = ", ".join(values) or "no key"
+        raise RewardUnreadable(f"reward object: keys {shown}, none of them 'reward'")
+    rest = {name: float(value) for name, value in values.items() if name != key}
+    if bad := [name for name, value in rest.items() if not math.isfinite(value)]:
+        raise RewardUnreadable(f"reward object: {bad[0]!r} is not a finite number")
+    return Verdict(float(values[key]), components=rest)
+
+
+def valid_reward(value: float, output: str = "") -> float:
+    """`value` as a float in [0, 1]. Raises RewardUnreadable for NaN, infinities and values outside."""
+    reward = float(value)
+    if not math.isfinite(reward):
+        raise RewardUnreadable(f"the reward is {reward}, not a number in [0, 1]", output=output)
+    if not 0.0 <= reward <= 1.0:
+        raise RewardUnreadable(f"the reward is {reward:g}, outside [0, 1]", output=output)
+    return reward

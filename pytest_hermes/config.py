@@ -1,0 +1,216 @@
+"""One typed settings tree: defaults < benchmark's default.yaml < --hermes-config YAML < options.
+
+The YAML keeps the shape of hermes environments: `env:` and `openai:` with their field names, each with one meaning
+here (the `help` of its field; `docs/configuration.md` is made from it). Unknown keys and values of the wrong type are
+errors with a close-match hint. This module imports nothing heavy; PyYAML is imported when a YAML text is read.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import types
+import typing
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from pytest_hermes.errors import ConfigurationError
+
+
+def setting(default: Any, help_text: str, **metadata: Any) -> Any:
+    """A dataclass field with its documentation."""
+    metadata["help"] = help_text
+    if isinstance(default, list | dict):
+        return dataclasses.field(default_factory=lambda: type(default)(default), metadata=metadata)
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+@dataclasses.dataclass(frozen=True)
+class EnvSettings:
+    """The `env:` section."""
+
+    enabled_toolsets: list[str] | None = setting(
+        None, "tool sets the agent gets; unset: the benchmark's own, else every tool set that works here"
+    )
+    disabled_toolsets: list[str] | None = setting(None, "tool sets taken away from that")
+    max_agent_turns: int = setting(30, "model calls per rollout at most; a task's own limit wins")
+    system_prompt: str | None = setting(None, "system message before the task's prompt")
+    agent_temperature: float | None = setting(None, "sampling temperature; unset: the endpoint's default")
+    max_token_length: int | None = setting(None, "`max_tokens` of every model call; unset: not sent")
+    extra_body: dict[str, Any] | None = setting(None, "further fields of every request (provider preferences, ...)")
+    terminal_backend: str = setting("local", "sandbox backend: local, docker (ssh, modal, daytona, singularity later)")
+    terminal_timeout: float = setting(120.0, "seconds a terminal command may take unless the call says otherwise")
+    terminal_lifetime: float = setting(3600.0, "greatest age of a sandbox in seconds; never below the task's own clocks")
+    tool_pool_size: int = setting(128, "threads for synchronous verifiers and reward functions")
+    tool_call_parser: str = setting("hermes", "parser for raw model output (`serve`, and servers without tool parsing)")
+    default_result_size_chars: int = setting(100_000, "characters of one tool result before it goes to a file")
+    turn_budget_chars: int = setting(200_000, "characters of all tool results of one turn")
+    preview_size_chars: int = setting(1_500, "characters shown of a result that went to a file")
+    tool_result_overrides: dict[str, int] | None = setting(None, "result size by tool name (read_file is never cut)")
+    context_window: int | None = setting(None, "the model's context window in tokens; scales the result budgets")
+    history_keep_rounds: int | None = setting(None, "rounds of the conversation that are sent; unset: all")
+    dataset_name: str | None = setting(None, "hub data set of a benchmark that reads one")
+    dataset_split: str = setting("train", "split of that data set")
+    prompt_field: str = setting("prompt", "column that holds the prompt")
+    task_filter: str | None = setting(None, "comma list of task ids to run, as --hermes-task")
+    skip_tasks: str | None = setting(None, "comma list of task ids to leave out, as --hermes-skip-task")
+    tasks_dir: str | None = setting(None, "directory of Harbor-format tasks, as --hermes-tasks")
+    task_timeout: float | None = setting(None, "agent clock in seconds for tasks that declare none")
+    test_timeout: float | None = setting(None, "verifier clock in seconds for tasks that declare none")
+    provision_timeout: float | None = setting(None, "sandbox start, agent set-up and healthcheck, in seconds")
+    build_timeout: float | None = setting(None, "image pull or build, in seconds, for tasks that declare none")
+    teardown_timeout: float | None = setting(None, "removal of the sandbox, in seconds")
+    timeout_multiplier: float = setting(1.0, "factor on all four clocks")
+    agent: str = setting("hermes", "hermes, oracle, nop, or package.module:Factory")
+    agent_options: dict[str, Any] | None = setting(None, "free options for an agent of your own")
+    attempts: int = setting(1, "rollouts per task")
+    retries: int = setting(1, "whole rollouts run again after an infrastructure error")
+    retry_backoff: float = setting(1.0, "seconds before the first retry; doubled each time, 60 at most")
+    concurrency: int | None = setting(None, "rollouts in flight per process; unset: 4, or 1 per xdist worker")
+    verify_concurrency: int | None = setting(None, "verifiers at a time per machine share; unset: the number of cores")
+    max_invalid: int = setting(0, "invalid rollouts that a run may have and still exit 0")
+    pass_threshold: float | None = setting(None, "reward from which a rollout passes; unset: the benchmark's (1.0)")
+    sandbox_starts: int = setting(8, "sandboxes that may start at the same time on this machine")
+    local_confine: str = setting("auto", "bubblewrap for local sandboxes: auto, on, off")
+    env_passthrough: list[str] | None = setting(None, "host variables that local sandboxes may see, by name")
+    verifier_env: list[str] | None = setting(None, "host variables that a task's verifier env may use as ${VAR}")
+    force_build: bool = setting(False, "build task images although an image name is given")
+    error_policy: dict[str, dict[str, Any]] | None = setting(None, "changes to the table of outcomes, by error name")
+    artifacts_max_mb: int = setting(64, "largest artifact fetched from a sandbox, in MB")
+    use_wandb: bool = setting(False, "log to Weights & Biases", later=True)
+    wandb_name: str | None = setting(None, "name of the wandb run", later=True)
+    tokenizer_name: str | None = setting(None, "tokenizer of the trained model", later=True)
+
+
+@dataclasses.dataclass(frozen=True)
+class OpenAISettings:
+    """The `openai:` section: where the model is."""
+
+    model_name: str | None = setting(None, "model, as the endpoint calls it; `scripted` is the built-in one")
+    base_url: str | None = setting(None, "endpoint; unset: OPENAI_BASE_URL, else OpenRouter or OpenAI by the key present")
+    api_key: str | None = setting(None, "key; unset: OPENROUTER_API_KEY or OPENAI_API_KEY; never written to records")
+    server_type: str = setting("openai", "openai; vllm and sglang are spoken to in the same way here")
+    health_check: bool = setting(False, "ask the endpoint for its models before the first rollout")
+    client: str = setting("aiohttp", "aiohttp (the thin client) or openai (the SDK)")
+    timeout: float = setting(600.0, "seconds one model call may take")
+    num_retries: int = setting(4, "retries of one model call (429, 5xx, connection errors)")
+    prices: dict[str, Any] | None = setting(None, "USD per million tokens by model name, over the built-in table")
+
+
+ATROPOS_FIELDS = frozenset(
+    "group_size max_num_workers max_eval_workers max_num_workers_per_node steps_per_eval eval_handling eval_limit_ratio"
+    " inference_weight batch_size max_batches_offpolicy rollout_server_url total_steps num_rollouts_to_keep"
+    " num_rollouts_per_group_for_logging ensure_scores_are_not_same data_path_to_save_groups data_dir_to_save_evals"
+    " min_items_sent_before_logging include_messages min_batch_allocation worker_timeout thinking_mode reasoning_effort"
+    " max_reasoning_tokens custom_thinking_prompt eval_concurrency max_concurrent_tasks distribution".split()
+)
+"""Fields of RL configurations that may stand in the same YAML; evaluation under pytest does not read them."""
+
+SECTIONS: dict[str, type] = {"env": EnvSettings, "openai": OpenAISettings}
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """Everything that decides how rollouts of one benchmark run."""
+
+    env: EnvSettings = dataclasses.field(default_factory=EnvSettings)
+    openai: OpenAISettings = dataclasses.field(default_factory=OpenAISettings)
+
+    def updated(self, layer: Mapping[str, Any], origin: str) -> Settings:
+        """These settings with a `{env: {...}, openai: {...}}` layer on top; `origin` names it in errors."""
+        result = self
+        for section, values in layer.items():
+            if section not in SECTIONS:
+                raise ConfigurationError(f"{origin}: unknown section {section!r}{hint(section, SECTIONS)}")
+            if values is None:
+                continue
+            if not isinstance(values, Mapping):
+                raise ConfigurationError(f"{origin}: section {section!r} holds {values!r}, not a mapping")
+            known = {field.name: field for field in dataclasses.fields(SECTIONS[section])}
+            types_by_name = typing.get_type_hints(SECTIONS[section])
+            changes = {}
+            for name, value in values.items():
+                if section == "env" and name in ATROPOS_FIELDS:
+                    continue
+                if name not in known:
+                    raise ConfigurationError(
+                        f"{origin}: unknown setting {section}.{name}{hint(str(name), [*known, *ATROPOS_FIELDS])}"
+                    )
+                changes[name] = _typed(value, types_by_name[name], f"{origin}: {section}.{name}")
+            result = dataclasses.replace(result, **{section: dataclasses.replace(getattr(result, section), **changes)})
+        return result
+
+
+def hint(name: str, known: Iterable[str]) -> str:
+    """`. Did you mean 'x'?` for a near miss, else the known names."""
+    candidates = [str(candidate) for candidate in known]
+    close = difflib.get_close_matches(name, candidates, n=3, cutoff=0.6)
+    if close:
+        return ". Did you mean " + " or ".join(repr(candidate) for candidate in close) + "?"
+    shown = sorted(candidates)
+    more = f" and {len(shown) - 12} more" if len(shown) > 12 else ""
+    return f". Known: {', '.join(shown[:12])}{more}"
+
+
+def _typed(value: Any, wanted: Any, where: str) -> Any:
+    options = typing.get_args(wanted) if isinstance(wanted, types.UnionType) else (wanted,)
+    for option in options:
+        base = typing.get_origin(option) or option
+        if option is types.NoneType:
+            if value is None:
+                return None
+        elif base is float and isinstance(value, int | float) and not isinstance(value, bool):
+            return float(value)
+        elif base is int and isinstance(value, int) and not isinstance(value, bool):
+            return value
+        elif base is list and isinstance(value, list | tuple | str):
+            return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else list(value)
+        elif base is dict and isinstance(value, Mapping):
+            return dict(value)
+        elif base in (bool, str) and isinstance(value, base):
+            return value
+        elif base is str and isinstance(value, int | float) and not isinstance(value, bool):
+            return str(value)
+    names = " or ".join("none" if o is types.NoneType else (typing.get_origin(o) or o).__name__ for o in options)
+    raise ConfigurationError(f"{where}: {value!r} is not of type {names}")
+
+
+def load_yaml(path: Path) -> dict[str, Any]:
+    """A settings YAML as a mapping. Raises ConfigurationError naming file, line and what was found."""
+    import yaml
+
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigurationError(f"{path}: cannot be read ({error.strerror})") from error
+    try:
+        loaded = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        line = f" at line {mark.line + 1}" if mark else ""
+        raise ConfigurationError(f"{path}: not YAML{line}: {getattr(error, 'problem', error)}") from error
+    if loaded is None:
+        return {}
+    if not isinstance(loaded, dict):
+        raise ConfigurationError(f"{path}: holds {type(loaded).__name__}, not the sections env: and openai:")
+    return loaded
+
+
+def parse_assignment(text: str) -> dict[str, dict[str, Any]]:
+    """`env.field=value` (the value read as YAML) as a settings layer."""
+    import yaml
+
+    name, equals, raw = text.partition("=")
+    section, dot, field = name.strip().partition(".")
+    if not (equals and dot and field):
+        raise ConfigurationError(f"--hermes-set {text!r}: not of the form env.field=value or openai.field=value")
+    try:
+        return {section: {field: yaml.safe_load(raw)}}
+    except yaml.YAMLError as error:
+        raise ConfigurationError(f"--hermes-set {text!r}: the value is not YAML") from error
+
+
+def names(text: str | None) -> list[str]:
+    """The parts of a comma list."""
+    return [part.strip() for part in (text or "").split(",") if part.strip()]

@@ -1,0 +1,170 @@
+"""Every command line option and ini key, in groups, and how they become a settings layer."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_hermes import config as settings_module
+from pytest_hermes.config import Settings
+from pytest_hermes.errors import ConfigurationError
+
+
+@dataclasses.dataclass(frozen=True)
+class Option:
+    """An option that sets one field of the settings tree."""
+
+    flag: str
+    setting: str
+    help: str
+    type: type = str
+    metavar: str | None = None
+
+    @property
+    def dest(self) -> str:
+        return self.flag.removeprefix("--").replace("-", "_")
+
+
+MODEL = [
+    Option("--hermes-base-url", "openai.base_url", "OpenAI-compatible endpoint of the model", metavar="URL"),
+    Option("--hermes-client", "openai.client", "HTTP client: aiohttp (thin, default) or openai (the SDK)"),
+    Option("--hermes-agent", "env.agent", "hermes (default), oracle, nop, or package.module:Factory", metavar="AGENT"),
+    Option("--hermes-system-prompt", "env.system_prompt", "system message before the task's prompt", metavar="TEXT"),
+    Option("--hermes-temperature", "env.agent_temperature", "sampling temperature", float),
+    Option("--hermes-toolsets", "env.enabled_toolsets", "tool sets the agent gets, comma separated", metavar="A,B"),
+    Option("--hermes-disable-toolsets", "env.disabled_toolsets", "tool sets taken away from that", metavar="A,B"),
+]
+TASKS = [
+    Option("--hermes-tasks", "env.tasks_dir", "directory of Harbor-format tasks", metavar="DIR"),
+    Option("--hermes-task", "env.task_filter", "only these task ids (exact), comma separated", metavar="A,B"),
+    Option("--hermes-skip-task", "env.skip_tasks", "not these task ids (exact), comma separated", metavar="A,B"),
+    Option("--hermes-attempts", "env.attempts", "rollouts per task (default 1)", int, "N"),
+]
+RUNNING = [
+    Option("--hermes-sandbox", "env.terminal_backend", "sandbox backend: local (default) or docker", metavar="NAME"),
+    Option("--hermes-concurrency", "env.concurrency", "rollouts in flight per process (4; 1 per xdist worker)", int, "K"),
+    Option("--hermes-verify-concurrency", "env.verify_concurrency", "verifiers at a time (default: cores)", int, "N"),
+    Option("--hermes-sandbox-starts", "env.sandbox_starts", "sandboxes starting at a time on this machine (8)", int, "N"),
+    Option("--hermes-retries", "env.retries", "whole rollouts run again after infrastructure errors (1)", int, "N"),
+    Option("--hermes-max-turns", "env.max_agent_turns", "model calls per rollout at most (30)", int, "N"),
+    Option("--hermes-timeout-multiplier", "env.timeout_multiplier", "factor on a rollout's clocks", float, "X"),
+    Option("--hermes-max-invalid", "env.max_invalid", "invalid rollouts allowed for exit status 0 (0)", int, "N"),
+    Option("--hermes-local-confine", "env.local_confine", "bubblewrap for local sandboxes: auto, on, off"),
+]
+GROUPS = [MODEL, TASKS, RUNNING]
+MODEL_OPTION: dict[str, Any] = {
+    "dest": "hermes_model",
+    "default": None,
+    "metavar": "NAME",
+    "help": "model to run, as its endpoint calls it; `scripted` is built in and needs no key",
+}
+
+
+def add_options(parser: pytest.Parser) -> None:
+    """Register all options but `--model`, which `add_short_model_option` adds once the others are known."""
+    group = parser.getgroup("hermes", "rollouts of tool-calling models (pytest-hermes)")
+    group.addoption("--hermes-model", **MODEL_OPTION)
+    for options in GROUPS:
+        for option in options:
+            group.addoption(
+                option.flag, dest=option.dest, default=None, type=option.type, metavar=option.metavar, help=option.help
+            )
+    group.addoption(
+        "--hermes-force-build", action="store_true", default=False, help="build task images although a name is given"
+    )
+    group.addoption("--hermes-config", default=None, metavar="FILE", help="settings YAML (sections env: and openai:)")
+    group.addoption(
+        "--hermes-set",
+        action="append",
+        default=[],
+        metavar="SECTION.FIELD=VALUE",
+        help="one setting, as env.terminal_timeout=300; repeatable",
+    )
+    group.addoption(
+        "--hermes-run-dir", default=None, metavar="DIR", help="where run directories are made (default .hermes/runs)"
+    )
+    parser.addini("hermes_model", "default of --hermes-model")
+    parser.addini("hermes_base_url", "default of --hermes-base-url")
+    parser.addini("hermes_config", "default of --hermes-config, relative to the root directory")
+    parser.addini("hermes_run_dir", "default of --hermes-run-dir, relative to the root directory")
+
+
+def add_short_model_option(parser: pytest.Parser) -> None:
+    """Add `--model` unless another plugin or an initial conftest owns that name: two owners would stop pytest."""
+    groups = [*parser._groups, parser._anonymous]
+    if not any("--model" in option.names() for group in groups for option in group.options):
+        parser.getgroup("hermes").addoption("--model", **MODEL_OPTION)
+
+
+def is_asked_for(config: pytest.Config) -> bool:
+    """Whether the command line or the ini file names a model, an agent or other settings of ours."""
+    values = [config.getoption(option.dest) for options in GROUPS for option in options]
+    values += [config.getoption("hermes_model"), config.getoption("hermes_config"), config.getini("hermes_model")]
+    return any(value is not None and value != "" for value in values) or bool(config.getoption("hermes_set"))
+
+
+def run_root(config: pytest.Config) -> Path:
+    """Directory that run directories are made in."""
+    given = config.getoption("hermes_run_dir")
+    if given:
+        return Path(config.invocation_params.dir, given).absolute()
+    return Path(config.rootpath, config.getini("hermes_run_dir") or ".hermes/runs").absolute()
+
+
+def resolve_settings(config: pytest.Config, defaults: dict[str, Any] | None, origin: str) -> Settings:
+    """The settings of one benchmark, all layers merged. Raises ConfigurationError."""
+    settings = Settings()
+    if defaults:
+        settings = settings.updated(defaults, origin)
+    path = config.getoption("hermes_config")
+    if path:
+        path = Path(config.invocation_params.dir, path)
+    elif config.getini("hermes_config"):
+        path = Path(config.rootpath, config.getini("hermes_config"))
+    if path:
+        settings = settings.updated(settings_module.load_yaml(path), str(path))
+    for assignment in config.getoption("hermes_set"):
+        settings = settings.updated(settings_module.parse_assignment(assignment), f"--hermes-set {assignment}")
+    for field in ("model", "base_url"):
+        if value := config.getini(f"hermes_{field}"):
+            name = {"model": "model_name"}.get(field, field)
+            if getattr(settings.openai, name) is None:
+                settings = settings.updated({"openai": {name: value}}, f"ini key hermes_{field}")
+    if (model := config.getoption("hermes_model")) is not None:
+        settings = settings.updated({"openai": {"model_name": model}}, "--model")
+    for options in GROUPS:
+        for option in options:
+            value = config.getoption(option.dest)
+            if value is not None:
+                section, field = option.setting.split(".")
+                settings = settings.updated({section: {field: value}}, option.flag)
+    if config.getoption("hermes_force_build"):
+        settings = settings.updated({"env": {"force_build": True}}, "--hermes-force-build")
+    _check_ranges(settings)
+    return settings
+
+
+def _check_ranges(settings: Settings) -> None:
+    env = settings.env
+    for name, value, least in (
+        ("concurrency", env.concurrency, 1),
+        ("attempts", env.attempts, 1),
+        ("retries", env.retries, 0),
+        ("max_agent_turns", env.max_agent_turns, 1),
+        ("verify_concurrency", env.verify_concurrency, 1),
+        ("sandbox_starts", env.sandbox_starts, 1),
+        ("max_invalid", env.max_invalid, 0),
+    ):
+        if value is not None and value < least:
+            raise ConfigurationError(f"env.{name}: {value} is below {least}")
+    if not env.timeout_multiplier > 0:
+        raise ConfigurationError(f"env.timeout_multiplier: {env.timeout_multiplier} is not above 0")
+    for name, value, choices in (
+        ("env.local_confine", env.local_confine, ("auto", "on", "off")),
+        ("openai.client", settings.openai.client, ("aiohttp", "openai")),
+    ):
+        if value not in choices:
+            raise ConfigurationError(f"{name}: {value!r} is none of {', '.join(choices)}")
