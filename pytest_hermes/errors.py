@@ -134,3 +134,11 @@ class RewardUnreadable(VerifierError):
 
 class RunAborted(HermesError):
     """The run is being stopped (Ctrl-C, SIGTERM, -x, --maxfail): this rollout was cancelled."""
+
+
+class BodySkipped(HermesError):
+    """The test body skipped itself after the agent had run."""
+
+
+class BodyNotRun(HermesError):
+    """The test body never judged: another fixture of the test failed."""

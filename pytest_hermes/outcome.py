@@ -64,6 +64,8 @@ TABLE: dict[type[BaseException], Policy] = {
     errors.TaskError: Policy("task_broken"),
     errors.ConfigurationError: Policy("configuration"),
     errors.RunAborted: Policy("cancelled"),
+    errors.BodySkipped: Policy("skipped"),
+    errors.BodyNotRun: Policy("test_error"),
     TimeoutError: Policy("provision_timeout", retry=True),
     Exception: Policy("internal_error"),
 }

@@ -122,7 +122,7 @@ class Healthcheck:
 
 @dataclasses.dataclass(frozen=True)
 class SandboxSpec:
-    """What a task needs of its sandbox. `image` or `build` makes it an image task; neither means any backend's default."""
+    """What a task needs of its sandbox. `image` or `build` makes it an image task; with neither any backend will do."""
 
     image: str | None = None
     build: ImageBuild | None = None
@@ -167,6 +167,8 @@ class Task:
     difficulty: str | None = None
     category: str | None = None
     tags: tuple[str, ...] = ()
+    files: FileTree | None = None
+    """Put into the sandbox's working directory before the agent starts."""
     solution: Script | None = None
     tests: Script | None = None
     artifacts: tuple[Artifact, ...] = ()
@@ -201,6 +203,7 @@ def _digest_of(task: Task) -> str:
         task.prompt,
         spec,
         dataclasses.asdict(task.limits),
+        task.files and task.files.digest(),
         script(task.solution),
         script(task.tests),
         {key: task.data[key] for key in sorted(task.data)},

@@ -1,0 +1,132 @@
+"""The run directory: made when the first rollout starts, shared by all processes of the run.
+
+    <root>/<utc>-<benchmark>-<id>/run.json, rollouts-<worker>.jsonl, artifacts/<task>/<n>/, summary.json
+
+`utc` and `id` are chosen by the process that owns the run and handed to xdist workers, so that all agree on the path
+without talking. Rows are appended to the worker's own shard, one whole line per write, before the item is reported.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import re
+import time
+import uuid
+from pathlib import Path
+from typing import Any
+
+from pytest_hermes.errors import ConfigurationError
+
+FORMAT_VERSION = 1
+
+
+@dataclasses.dataclass(frozen=True)
+class RunIdentity:
+    """What the processes of a run must agree on. Plain strings: it travels to xdist workers."""
+
+    run_id: str
+    started_utc: str
+    root: str
+
+    @classmethod
+    def new(cls, root: Path) -> RunIdentity:
+        """A fresh identity; nothing is written yet."""
+        return cls(uuid.uuid4().hex[:8], time.strftime("%Y%m%dT%H%M%SZ", time.gmtime()), str(root))
+
+    def path(self, benchmark: str) -> Path:
+        """The run's directory, once the benchmark's name is known."""
+        return Path(self.root) / f"{self.started_utc}-{file_name(benchmark)}-{self.run_id}"
+
+    def find(self) -> Path | None:
+        """The directory, if some process of the run has made it."""
+        return next(iter(sorted(Path(self.root).glob(f"{self.started_utc}-*-{self.run_id}"))), None)
+
+
+class RunDirectory:
+    """One process's view of the run directory."""
+
+    def __init__(self, identity: RunIdentity, benchmark: str, worker: str) -> None:
+        self.identity = identity
+        self.worker = worker
+        self.path = identity.path(benchmark)
+        self._shard: int | None = None
+
+    @property
+    def run_id(self) -> str:
+        return self.identity.run_id
+
+    @property
+    def shard(self) -> Path:
+        return self.path / f"rollouts-{self.worker}.jsonl"
+
+    @property
+    def abort_flag(self) -> Path:
+        """Exists once the run is to stop (-x or --maxfail reached in some process)."""
+        return self.path / "abort"
+
+    def make(self, manifest: dict[str, Any]) -> None:
+        """Make the directory and, if this process is the first, its `run.json`."""
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigurationError(
+                f"run directory {self.path}: cannot be made ({error.strerror}). Choose another with --hermes-run-dir"
+            ) from error
+        ignore = Path(self.identity.root, ".gitignore")
+        if not ignore.exists():
+            ignore.write_text("*\n")
+        partial = self.path / f".run-{self.worker}.json"
+        partial.write_text(json.dumps({"format": FORMAT_VERSION, "run_id": self.run_id, **manifest}, indent=1) + "\n")
+        try:
+            os.link(partial, self.path / "run.json")  # atomic: the first process wins
+        except FileExistsError:
+            pass
+        partial.unlink()
+
+    def append(self, row: dict[str, Any], secrets: tuple[str, ...] = ()) -> int:
+        """Append a row to this process's shard as one line, written before it returns.
+
+        Values of `secrets` are masked in what is written. Returns the byte offset of the line.
+        """
+        text = json.dumps(row, ensure_ascii=True, separators=(",", ":"), default=str)
+        for secret in secrets:
+            encoded = json.dumps(secret)[1:-1]
+            if encoded in text:
+                text = text.replace(encoded, "***")
+        if self._shard is None:
+            self._shard = os.open(self.shard, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        offset = os.fstat(self._shard).st_size
+        data = memoryview(text.encode() + b"\n")
+        while data:
+            data = data[os.write(self._shard, data) :]
+        return offset
+
+    def artifacts(self, task_id: str, attempt: int) -> Path:
+        """The folder for an attempt's files; made on first use."""
+        folder = self.path / "artifacts" / file_name(task_id) / str(attempt)
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder
+
+    def close(self) -> None:
+        if self._shard is not None:
+            os.close(self._shard)
+            self._shard = None
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Replace a JSON file atomically."""
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    partial.write_text(json.dumps(value, indent=1, default=str) + "\n")
+    partial.replace(path)
+
+
+def file_name(text: str) -> str:
+    """`text` as one safe path component; different texts stay different."""
+    safe = re.sub(r"[^A-Za-z0-9._-]", "_", text)[:100].lstrip(".") or "_"
+    if safe != text:
+        import hashlib
+
+        safe += "-" + hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:8]
+    return safe

@@ -1,0 +1,468 @@
+"""One attempt at one task: provision -> agent -> verify -> teardown, each phase under its own clock.
+
+`run_rollout` is the only code path: pytest items, `serve` and reward functions all call it. It never raises: whatever
+happens becomes an outcome and a cause by the table in `outcome.py`, with what the agent did until then kept. The
+sandbox is always removed, also when the rollout is cancelled.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import os
+import time
+from collections.abc import AsyncIterator, Iterator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pytest_hermes import limits as limits_module
+from pytest_hermes.agents.protocol import AgentContext
+from pytest_hermes.agents.result import AgentResult
+from pytest_hermes.benchmark import Verdict, Verification, Verifier, as_verdict, is_asynchronous
+from pytest_hermes.config import Settings
+from pytest_hermes.errors import (
+    AgentError,
+    AgentTimeout,
+    ContextOverflow,
+    HermesError,
+    InfrastructureError,
+    RunAborted,
+    SandboxStartError,
+    TaskError,
+    VerifierError,
+    VerifierTimeout,
+)
+from pytest_hermes.limits import Limits
+from pytest_hermes.models.protocol import Sampling
+from pytest_hermes.outcome import Outcome, Policies
+from pytest_hermes.task import Task
+from pytest_hermes.tool_context import ToolContext
+
+if TYPE_CHECKING:
+    from pytest_hermes.sandbox.protocol import Sandbox
+    from pytest_hermes.services import Services
+    from pytest_hermes.tools.toolbox import Toolbox
+
+VERIFY_MARGIN_S = 15.0
+"""What uploading the tests and reading the reward may take on top of the verifier's own clock."""
+TAIL_CHARS = 4000
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """What is to be rolled out: one attempt at a task under one benchmark's settings."""
+
+    benchmark: str
+    task: Task
+    attempt: int
+    node_id: str
+    settings: Settings
+    verify: Verifier | None
+    """None: the test body judges, through the rollout's `BodyGate`."""
+    pass_threshold: float = 1.0
+    toolsets: tuple[str, ...] | None = None
+    limits: Limits = Limits()
+    """The benchmark's limits, for tasks that declare none."""
+    agent_cap_s: float | None = None
+    """From a `timeout` mark or `--timeout`: lowers the agent's clock."""
+
+    def effective_limits(self) -> Limits:
+        """The task's limits over the benchmark's over the settings' over the package's, scaled."""
+        env = self.settings.env
+        configured = Limits(
+            provision_s=env.provision_timeout,
+            build_s=env.build_timeout,
+            agent_s=env.task_timeout,
+            verify_s=env.test_timeout,
+            teardown_s=env.teardown_timeout,
+            max_turns=env.max_agent_turns,
+        )
+        full = self.task.limits.over(self.limits).over(configured).over(limits_module.DEFAULTS)
+        scaled = full.scaled(env.timeout_multiplier)
+        if self.agent_cap_s is not None and self.agent_cap_s > 0:
+            scaled = dataclasses.replace(scaled, agent_s=min(scaled.agent_s or self.agent_cap_s, self.agent_cap_s))
+        return scaled
+
+
+@dataclasses.dataclass
+class Clocks:
+    """Seconds that each phase took; `queued_s` before the first, `body_s` the test body's share of verification."""
+
+    queued_s: float = 0.0
+    provision_s: float = 0.0
+    agent_s: float = 0.0
+    verify_s: float = 0.0
+    teardown_s: float = 0.0
+
+    @contextlib.contextmanager
+    def running(self, phase: str) -> Iterator[None]:
+        began = time.monotonic()
+        try:
+            yield
+        finally:
+            setattr(self, f"{phase}_s", getattr(self, f"{phase}_s") + time.monotonic() - began)
+
+
+class TaskFailed(pytest.fail.Exception):
+    """A rollout below its pass threshold, as a test failure without a traceback."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, pytrace=False)
+
+
+@dataclasses.dataclass
+class Rollout:
+    """What one attempt left behind, whatever way it ended."""
+
+    benchmark: str
+    task: Task
+    attempt: int
+    node_id: str
+    pass_threshold: float
+    agent: str
+    model: str | None
+    outcome: Outcome = "invalid"
+    cause: str | None = None
+    error: str | None = None
+    reward: float | None = None
+    verdict: Verdict | None = None
+    verifier: dict[str, Any] | None = None
+    """Of the record: output tail, exit code, evidence, load average while it ran, runs."""
+    trajectory: AgentResult = dataclasses.field(default_factory=lambda: AgentResult(messages=[]))
+    sandbox: dict[str, Any] = dataclasses.field(default_factory=dict)
+    clocks: Clocks = dataclasses.field(default_factory=Clocks)
+    started: float = 0.0
+    finished: float = 0.0
+    tries: list[dict[str, Any]] = dataclasses.field(default_factory=list)
+    """Earlier tries that ended in an infrastructure error: cause, error, clocks."""
+    record: str = ""
+    """Where the trajectory was written."""
+    policy_error: BaseException | None = None
+
+    @property
+    def duration_s(self) -> float:
+        return max(0.0, self.finished - self.started)
+
+    @property
+    def passed(self) -> bool:
+        return self.outcome == "passed"
+
+    @property
+    def components(self) -> dict[str, float]:
+        """The verifier's named components."""
+        return self.verdict.components if self.verdict else {}
+
+    def check(self, threshold: float | None = None) -> None:
+        """Fail the test (TaskFailed) unless the reward reaches `threshold` (default: the benchmark's)."""
+        wanted = self.pass_threshold if threshold is None else threshold
+        if self.reward is None or self.reward < wanted:
+            raise TaskFailed(self.explain(wanted))
+
+    def score(self, reward: float) -> None:
+        """Give the reward from the test body (form 1); without it the body's outcome is the reward, 1 or 0."""
+        self.verdict = as_verdict(reward)
+        self.reward = self.verdict.reward
+
+    def explain(self, threshold: float | None = None) -> str:
+        """Why it did not pass, in a few lines: reward, cause, error, the verifier's tail, where the trajectory is."""
+        wanted = self.pass_threshold if threshold is None else threshold
+        reward = "no reward" if self.reward is None else f"reward {self.reward:g} < {wanted:g}"
+        lines = [f"{self.task.id}: {self.outcome}, {reward}" + (f", cause: {self.cause}" if self.cause else "")]
+        if self.error:
+            lines.append(self.error)
+        lines += [f"tampering: {sign}" for sign in (self.verifier or {}).get("evidence", [])]
+        if self.verifier and self.verifier.get("output"):
+            lines += ["--- verifier (end) ---", self.verifier["output"][-1500:].rstrip()]
+        if self.record:
+            lines.append(f"trajectory: {self.record}")
+        return "\n".join(lines)
+
+
+class BodyGate:
+    """Hands a living rollout to the test body and its judgement back; one per item that judges in its body."""
+
+    def __init__(self) -> None:
+        self._judged: asyncio.Event = asyncio.Event()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self.ctx: ToolContext | None = None
+        self.rollout: Rollout | None = None
+        self.error: BaseException | None = None
+        self.opened: Any = lambda: None
+        """Called on the engine's loop once the body may run."""
+
+    async def judgement(self, rollout: Rollout, ctx: ToolContext) -> None:
+        """Let the body run and wait until it has judged; raises the error it ended with, if any."""
+        self._loop = asyncio.get_running_loop()
+        self.rollout, self.ctx = rollout, ctx
+        self.opened()
+        await self._judged.wait()
+        if self.error is not None:
+            raise self.error
+
+    def judge(self, error: BaseException | None = None) -> None:
+        """From the test's thread: the body is over; `error` if it could not judge. Later calls do nothing."""
+        loop, self._loop = self._loop, None
+        if loop is not None:
+            self.error = error
+            loop.call_soon_threadsafe(self._judged.set)
+
+
+async def run_rollout(job: Job, services: Services, gate: BodyGate | None = None, queued_s: float = 0.0) -> Rollout:
+    """Roll out one attempt to its end. Never raises; see the module docstring.
+
+    With a `gate`, the sandbox stays alive until the test body has judged. Infrastructure errors before that are
+    retried `env.retries` times in a new sandbox.
+    """
+    env = job.settings.env
+    policies = services.policies(job.settings)
+    tries: list[dict[str, Any]] = []
+    started = time.time()
+    while True:
+        rollout = await _Try(job, services, policies, gate).run()
+        rollout.started, rollout.tries, rollout.clocks.queued_s = started, tries, queued_s
+        error = rollout.policy_error
+        body_ran = gate is not None and gate.ctx is not None
+        if error is None or not policies.of(error).retry or len(tries) >= env.retries or body_ran:
+            return rollout
+        tries.append(
+            {"cause": rollout.cause, "error": rollout.error, "clocks": dataclasses.asdict(rollout.clocks)}
+        )
+        try:
+            await asyncio.sleep(min(env.retry_backoff * 2 ** (len(tries) - 1), 60.0))
+        except asyncio.CancelledError:
+            rollout.outcome, rollout.cause, rollout.error = "invalid", "cancelled", "the run was stopped"
+            return rollout
+
+
+class _Try:
+    """One pass through the four phases."""
+
+    def __init__(self, job: Job, services: Services, policies: Policies, gate: BodyGate | None) -> None:
+        self.job, self.services, self.policies, self.gate = job, services, policies, gate
+        self.task, self.settings = job.task, job.settings
+        self.limits = job.effective_limits()
+        self.stop_error: BaseException | None = None
+        self.rollout = Rollout(
+            benchmark=job.benchmark,
+            task=job.task,
+            attempt=job.attempt,
+            node_id=job.node_id,
+            pass_threshold=job.pass_threshold,
+            agent=job.settings.env.agent,
+            model=job.settings.openai.model_name if services.needs_model(job.settings) else None,
+        )
+
+    async def run(self) -> Rollout:
+        rollout, error = self.rollout, None
+        rollout.started = time.time()
+        try:
+            if self.task.error:
+                raise TaskError(self.task.error)
+            self.services.check_usable(self.settings)
+            async with self.provisioned() as sandbox:
+                await self.act(sandbox)
+                await self.judge(sandbox)
+        except asyncio.CancelledError:
+            error = RunAborted("the run was stopped")
+        except Exception as raised:  # noqa: BLE001 - the boundary: every error becomes an outcome
+            error = raised
+        self.conclude(error)
+        rollout.finished = time.time()
+        return rollout
+
+    # -- provision and teardown --------------------------------------------------------------------
+
+    @contextlib.asynccontextmanager
+    async def provisioned(self) -> AsyncIterator[Sandbox]:
+        """The task's sandbox, ready for the agent; removed afterwards under its own clock."""
+        rollout = self.rollout
+        allowed = (self.limits.provision_s or 0) + ((self.limits.build_s or 0) if self.task.sandbox.needs_image else 0)
+        stack = contextlib.AsyncExitStack()
+        try:
+            with rollout.clocks.running("provision"):
+                try:
+                    async with asyncio.timeout(allowed) as clock:
+                        sandbox = await stack.enter_async_context(self.services.sandbox(self.job, self.limits))
+                        rollout.sandbox = {
+                            "backend": sandbox.backend,
+                            "id": sandbox.id,
+                            "image": getattr(sandbox, "image", None),
+                        }
+                        await self.set_up(sandbox)
+                except TimeoutError as error:
+                    if not clock.expired():
+                        raise
+                    raise SandboxStartError(f"provisioning did not end within {allowed:g} s") from error
+            yield sandbox
+        finally:
+            with rollout.clocks.running("teardown"):
+                await self.tear_down(stack)
+
+    async def set_up(self, sandbox: Sandbox) -> None:
+        if self.task.files is not None:
+            await sandbox.upload_tar(self.task.files.tar(), sandbox.workdir)
+        if self.task.sandbox.healthcheck is not None:
+            from pytest_hermes.verification import wait_healthy
+
+            await wait_healthy(sandbox, self.task.sandbox.healthcheck)
+
+    async def tear_down(self, stack: contextlib.AsyncExitStack) -> None:
+        """Remove the sandbox, also while this rollout is being cancelled; a failure is noted, never raised."""
+        closing = asyncio.ensure_future(stack.aclose())
+        try:
+            async with asyncio.timeout(self.limits.teardown_s):
+                await asyncio.shield(closing)
+        except TimeoutError:
+            closing.cancel()
+            self.rollout.sandbox["teardown_error"] = f"not removed within {self.limits.teardown_s:g} s"
+        except asyncio.CancelledError:
+            await asyncio.wait([closing], timeout=self.limits.teardown_s)
+            raise
+        except HermesError as error:
+            self.rollout.sandbox["teardown_error"] = str(error)
+
+    # -- agent -------------------------------------------------------------------------------------
+
+    async def act(self, sandbox: Sandbox) -> None:
+        """Run the agent under its clock. What stops it but leaves something to verify is kept in `stop_error`."""
+        from pytest_hermes.agents.registry import make_agent
+
+        job, env, rollout = self.job, self.settings.env, self.rollout
+        seconds = self.limits.agent_s or limits_module.DEFAULTS.agent_s or 0.0
+        context = AgentContext(
+            task=self.task,
+            sandbox=sandbox,
+            model=await self.services.model(self.settings, self.task),
+            sampling=Sampling(
+                temperature=env.agent_temperature, max_tokens=env.max_token_length, extra_body=env.extra_body or {}
+            ),
+            system_prompt=env.system_prompt,
+            max_turns=self.limits.max_turns or env.max_agent_turns,
+            deadline_s=seconds,
+            history_keep_rounds=env.history_keep_rounds,
+            options=dict(env.agent_options or {}),
+        )
+        agent = make_agent(env.agent, context)
+        toolbox = self.services.toolbox(sandbox, job)
+        rollout.trajectory = AgentResult(messages=[{"role": "user", "content": self.task.prompt}], stop_reason="error")
+        try:
+            with rollout.clocks.running("agent"):
+                async with asyncio.timeout(seconds) as clock:
+                    result = await agent.run(self.task.prompt, toolbox)
+            if not isinstance(result, AgentResult):
+                raise AgentError(f"agent {env.agent}: run() returned {type(result).__name__}, not an AgentResult")
+            rollout.trajectory = result
+        except BaseException as raised:
+            error = self._agent_error(raised, clock.expired(), seconds)
+            self._keep_partial(agent, toolbox, error)
+            if not isinstance(error, Exception) or not self.policies.of(error).verify:
+                raise error from raised
+            self.stop_error = error
+        finally:
+            await toolbox.aclose()
+
+    def _agent_error(self, raised: BaseException, expired: bool, seconds: float) -> BaseException:
+        if expired and isinstance(raised, TimeoutError):
+            return AgentTimeout(f"the agent's {seconds:g} s were used up")
+        if isinstance(raised, HermesError) or not isinstance(raised, Exception):
+            return raised
+        return AgentError(f"agent {self.settings.env.agent}: {type(raised).__name__}: {raised}")
+
+    def _keep_partial(self, agent: object, toolbox: Toolbox, error: BaseException) -> None:
+        partial = getattr(agent, "partial_result", None)
+        result = partial() if callable(partial) else None
+        if isinstance(result, AgentResult):
+            self.rollout.trajectory = result
+        else:
+            self.rollout.trajectory.metadata["tool_calls"] = [dataclasses.asdict(call) for call in toolbox.calls]
+            self.rollout.trajectory.tool_schemas = toolbox.schemas
+        reasons = {AgentTimeout: "timeout", ContextOverflow: "context_overflow", asyncio.CancelledError: "cancelled"}
+        self.rollout.trajectory.stop_reason = reasons.get(type(error), "error")
+        self.rollout.trajectory.error = self.rollout.trajectory.error or str(error) or type(error).__name__
+
+    # -- verification ------------------------------------------------------------------------------
+
+    async def judge(self, sandbox: Sandbox) -> None:
+        """Verify in the same sandbox; a verifier without a reward runs once more there. Then the body's turn."""
+        rollout = self.rollout
+        with rollout.clocks.running("verify"):
+            await sandbox.check()
+            if self.job.verify is not None:
+                await self.verify(sandbox, self.job.verify)
+            if self.gate is not None:
+                ctx = self.services.tool_context(sandbox, self.job)
+                try:
+                    await self.gate.judgement(rollout, ctx)
+                finally:
+                    await ctx.aclose()
+        await self.services.collect_artifacts(sandbox, self.job)
+
+    async def verify(self, sandbox: Sandbox, verifier: Verifier) -> None:
+        rollout = self.rollout
+        rollout.verifier = {"runs": 0}
+        async with self.services.verify_slot(self.settings):
+            while True:
+                rollout.verifier["runs"] += 1
+                rollout.verifier["load"] = round(os.getloadavg()[0], 2)
+                try:
+                    verdict = await self._verify_once(sandbox, verifier)
+                except VerifierError as error:
+                    rollout.verifier["output"] = error.output[-TAIL_CHARS:]
+                    await sandbox.check()
+                    if rollout.verifier["runs"] > 1 or not self.policies.of(error).reverify:
+                        raise
+                    continue
+                rollout.verdict, rollout.reward = verdict, verdict.reward
+                rollout.verifier.update(
+                    output=verdict.output[-TAIL_CHARS:], exit_code=verdict.exit_code, evidence=verdict.evidence
+                )
+                return
+
+    async def _verify_once(self, sandbox: Sandbox, verifier: Verifier) -> Verdict:
+        seconds = self.limits.verify_s or limits_module.DEFAULTS.verify_s or 0.0
+        ctx = self.services.tool_context(sandbox, self.job)
+        verification = Verification(self.task, sandbox, ctx, self.rollout.trajectory, seconds, self.settings)
+        try:
+            async with asyncio.timeout(seconds + VERIFY_MARGIN_S) as clock:
+                if is_asynchronous(verifier):
+                    result: Any = await verifier(verification)  # type: ignore[misc]
+                else:
+                    result = await self.services.in_thread(verifier, verification)
+            return as_verdict(result)
+        except TimeoutError as error:
+            if not clock.expired():
+                raise VerifierError(f"the verifier raised TimeoutError: {error}") from error
+            raise VerifierTimeout(f"the verifier did not end within {seconds:g} s") from error
+        except AssertionError as error:
+            return Verdict(0.0, output=str(error))
+        except HermesError:
+            raise
+        except Exception as error:
+            raise VerifierError(f"the verifier raised {type(error).__name__}: {error}") from error
+        finally:
+            await ctx.aclose()
+
+    # -- outcome -----------------------------------------------------------------------------------
+
+    def conclude(self, error: BaseException | None) -> None:
+        """Turn what happened into outcome, cause and reward."""
+        rollout = self.rollout
+        rollout.policy_error = error
+        if error is not None:
+            policy = self.policies.of(error)
+            rollout.cause, rollout.error = policy.cause, str(error) or type(error).__name__
+            if not policy.valid_reward:
+                rollout.outcome, rollout.reward = "invalid", None
+                if isinstance(error, InfrastructureError):
+                    self.services.note_refusal(error, self.settings)
+                return
+            rollout.reward = 0.0
+        elif self.stop_error is not None:
+            rollout.cause, rollout.error = self.policies.of(self.stop_error).cause, str(self.stop_error)
+        elif rollout.trajectory.stop_reason not in ("finished", "error"):
+            rollout.cause = rollout.trajectory.stop_reason
+        rollout.outcome = "passed" if (rollout.reward or 0.0) >= rollout.pass_threshold else "failed"
+        if rollout.outcome == "failed" and rollout.cause is None:
+            rollout.cause = "reward_below_threshold"
