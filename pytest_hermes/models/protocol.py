@@ -26,7 +26,13 @@ class Usage:
         def add(a: Any, b: Any) -> Any:
             return b if a is None else a if b is None else a + b
 
-        return Usage(*(add(a, b) for a, b in zip(dataclasses.astuple(self), dataclasses.astuple(other), strict=True)))
+        return Usage(
+            add(self.prompt_tokens, other.prompt_tokens),
+            add(self.completion_tokens, other.completion_tokens),
+            add(self.cached_tokens, other.cached_tokens),
+            add(self.reasoning_tokens, other.reasoning_tokens),
+            add(self.cost_usd, other.cost_usd),
+        )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,0 +1,79 @@
+"""What calls cost where the endpoint does not say: list prices of a few hosted models, as of `PRICES_DATE`.
+
+Prices change: a table is right on its date only. `prices` of the configuration adds to it and wins over it. A model
+that is in neither has no cost (None), which is never counted as 0.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Mapping
+
+from pytest_hermes.models.protocol import Usage
+
+PRICES_DATE = "2025-11-30"
+
+
+@dataclasses.dataclass(frozen=True)
+class Price:
+    """USD per million tokens. `cached` is what a prompt token read from the provider's cache costs."""
+
+    prompt: float
+    completion: float
+    cached: float | None = None
+
+
+PRICES: dict[str, Price] = {
+    "gpt-4o": Price(2.50, 10.00, 1.25),
+    "gpt-4o-mini": Price(0.15, 0.60, 0.075),
+    "gpt-4.1": Price(2.00, 8.00, 0.50),
+    "gpt-4.1-mini": Price(0.40, 1.60, 0.10),
+    "gpt-4.1-nano": Price(0.10, 0.40, 0.025),
+    "o3": Price(2.00, 8.00, 0.50),
+    "o4-mini": Price(1.10, 4.40, 0.275),
+    "gpt-5": Price(1.25, 10.00, 0.125),
+    "gpt-5-mini": Price(0.25, 2.00, 0.025),
+    "gpt-5-nano": Price(0.05, 0.40, 0.005),
+    "claude-sonnet-4": Price(3.00, 15.00, 0.30),
+    "claude-sonnet-4-5": Price(3.00, 15.00, 0.30),
+    "claude-haiku-4-5": Price(1.00, 5.00, 0.10),
+    "claude-opus-4-1": Price(15.00, 75.00, 1.50),
+    "claude-opus-4-5": Price(5.00, 25.00, 0.50),
+    "gemini-2.5-flash": Price(0.30, 2.50, 0.03),
+}
+"""Standard tier, text tokens. Models whose price depends on the prompt's length are left out on purpose."""
+
+_DATED = re.compile(r"-(?:20\d\d-?\d\d-?\d\d)$")
+
+
+def price_of(model: str, overrides: Mapping[str, Price] | None = None) -> Price | None:
+    """The price of a model: by exact name, without a release date, without a vendor prefix (`openai/gpt-5`)."""
+    bare = model.rpartition("/")[2]
+    for name in (model, bare, _DATED.sub("", bare), _DATED.sub("", bare).replace(".", "-")):
+        for table in (overrides or {}, PRICES):
+            if name in table:
+                return table[name]
+    return None
+
+
+def cost_of(model: str, usage: Usage, overrides: Mapping[str, Price] | None = None) -> float | None:
+    """USD that a call cost: what the provider reported, else tokens times list price, else None.
+
+    Not covered: cache writes, batch and priority tiers, prices by prompt length, audio and images.
+    """
+    if usage.cost_usd is not None:
+        return usage.cost_usd
+    price = price_of(model, overrides)
+    if price is None or usage.prompt_tokens is None or usage.completion_tokens is None:
+        return None
+    cached = min(usage.cached_tokens or 0, usage.prompt_tokens)
+    cached_price = price.prompt if price.cached is None else price.cached
+    fresh = usage.prompt_tokens - cached
+    return (fresh * price.prompt + cached * cached_price + usage.completion_tokens * price.completion) / 1e6
+
+
+def priced(model: str, usage: Usage, overrides: Mapping[str, Price] | None = None) -> Usage:
+    """`usage` with its cost filled in where it can be known."""
+    cost = cost_of(model, usage, overrides)
+    return usage if cost == usage.cost_usd else dataclasses.replace(usage, cost_usd=cost)
