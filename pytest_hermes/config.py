@@ -41,7 +41,9 @@ class EnvSettings:
     extra_body: dict[str, Any] | None = setting(None, "further fields of every request (provider preferences, ...)")
     terminal_backend: str = setting("local", "sandbox backend: local, docker (ssh, modal, daytona, singularity later)")
     terminal_timeout: float = setting(120.0, "seconds a terminal command may take unless the call says otherwise")
-    terminal_lifetime: float = setting(3600.0, "greatest age of a sandbox in seconds; never below the task's own clocks")
+    terminal_lifetime: float = setting(
+        3600.0, "greatest age of a sandbox in seconds; never below the task's own clocks"
+    )
     tool_pool_size: int = setting(128, "threads for synchronous verifiers and reward functions")
     tool_call_parser: str = setting("hermes", "parser for raw model output (`serve`, and servers without tool parsing)")
     default_result_size_chars: int = setting(100_000, "characters of one tool result before it goes to a file")
@@ -88,7 +90,9 @@ class OpenAISettings:
     """The `openai:` section: where the model is."""
 
     model_name: str | None = setting(None, "model, as the endpoint calls it; `scripted` is the built-in one")
-    base_url: str | None = setting(None, "endpoint; unset: OPENAI_BASE_URL, else OpenRouter or OpenAI by the key present")
+    base_url: str | None = setting(
+        None, "endpoint; unset: OPENAI_BASE_URL, else OpenRouter or OpenAI by the key present"
+    )
     api_key: str | None = setting(None, "key; unset: OPENROUTER_API_KEY or OPENAI_API_KEY; never written to records")
     server_type: str = setting("openai", "openai; vllm and sglang are spoken to in the same way here")
     health_check: bool = setting(False, "ask the endpoint for its models before the first rollout")
@@ -99,11 +103,36 @@ class OpenAISettings:
 
 
 ATROPOS_FIELDS = frozenset(
-    "group_size max_num_workers max_eval_workers max_num_workers_per_node steps_per_eval eval_handling eval_limit_ratio"
-    " inference_weight batch_size max_batches_offpolicy rollout_server_url total_steps num_rollouts_to_keep"
-    " num_rollouts_per_group_for_logging ensure_scores_are_not_same data_path_to_save_groups data_dir_to_save_evals"
-    " min_items_sent_before_logging include_messages min_batch_allocation worker_timeout thinking_mode reasoning_effort"
-    " max_reasoning_tokens custom_thinking_prompt eval_concurrency max_concurrent_tasks distribution".split()
+    [
+        "group_size",
+        "max_num_workers",
+        "max_eval_workers",
+        "max_num_workers_per_node",
+        "steps_per_eval",
+        "eval_handling",
+        "eval_limit_ratio",
+        "inference_weight",
+        "batch_size",
+        "max_batches_offpolicy",
+        "rollout_server_url",
+        "total_steps",
+        "num_rollouts_to_keep",
+        "num_rollouts_per_group_for_logging",
+        "ensure_scores_are_not_same",
+        "data_path_to_save_groups",
+        "data_dir_to_save_evals",
+        "min_items_sent_before_logging",
+        "include_messages",
+        "min_batch_allocation",
+        "worker_timeout",
+        "thinking_mode",
+        "reasoning_effort",
+        "max_reasoning_tokens",
+        "custom_thinking_prompt",
+        "eval_concurrency",
+        "max_concurrent_tasks",
+        "distribution",
+    ]
 )
 """Fields of RL configurations that may stand in the same YAML; evaluation under pytest does not read them."""
 
@@ -165,7 +194,9 @@ def _typed(value: Any, wanted: Any, where: str) -> Any:
         elif base is int and isinstance(value, int) and not isinstance(value, bool):
             return value
         elif base is list and isinstance(value, list | tuple | str):
-            return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else list(value)
+            return (
+                [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else list(value)
+            )
         elif base is dict and isinstance(value, Mapping):
             return dict(value)
         elif base in (bool, str) and isinstance(value, base):

@@ -45,9 +45,13 @@ TASKS = [
 ]
 RUNNING = [
     Option("--hermes-sandbox", "env.terminal_backend", "sandbox backend: local (default) or docker", metavar="NAME"),
-    Option("--hermes-concurrency", "env.concurrency", "rollouts in flight per process (4; 1 per xdist worker)", int, "K"),
+    Option(
+        "--hermes-concurrency", "env.concurrency", "rollouts in flight per process (4; 1 per xdist worker)", int, "K"
+    ),
     Option("--hermes-verify-concurrency", "env.verify_concurrency", "verifiers at a time (default: cores)", int, "N"),
-    Option("--hermes-sandbox-starts", "env.sandbox_starts", "sandboxes starting at a time on this machine (8)", int, "N"),
+    Option(
+        "--hermes-sandbox-starts", "env.sandbox_starts", "sandboxes starting at a time on this machine (8)", int, "N"
+    ),
     Option("--hermes-retries", "env.retries", "whole rollouts run again after infrastructure errors (1)", int, "N"),
     Option("--hermes-max-turns", "env.max_agent_turns", "model calls per rollout at most (30)", int, "N"),
     Option("--hermes-timeout-multiplier", "env.timeout_multiplier", "factor on a rollout's clocks", float, "X"),

@@ -226,9 +226,7 @@ async def run_rollout(job: Job, services: Services, gate: BodyGate | None = None
         body_ran = gate is not None and gate.ctx is not None
         if error is None or not policies.of(error).retry or len(tries) >= env.retries or body_ran:
             return rollout
-        tries.append(
-            {"cause": rollout.cause, "error": rollout.error, "clocks": dataclasses.asdict(rollout.clocks)}
-        )
+        tries.append({"cause": rollout.cause, "error": rollout.error, "clocks": dataclasses.asdict(rollout.clocks)})
         try:
             await asyncio.sleep(min(env.retry_backoff * 2 ** (len(tries) - 1), 60.0))
         except asyncio.CancelledError:

@@ -117,6 +117,8 @@ class Healthcheck:
     interval_s: float = 5.0
     timeout_s: float = 30.0
     start_period_s: float = 0.0
+    """Failures in these first seconds do not count as retries."""
+    start_interval_s: float = 5.0
     retries: int = 3
 
 

@@ -1,0 +1,62 @@
+"""What the process that owns a run does besides collecting: identity for xdist workers, -x across workers, reaping
+after a killed worker, the exit status.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from typing import Any
+
+import pytest
+
+from pytest_hermes.session import WORKERINPUT, HermesSession, stop_on_sigterm
+
+
+class Controller:
+    """Registered as a plugin in every process that is not an xdist worker."""
+
+    def __init__(self, session: HermesSession) -> None:
+        self._hermes = session
+        self._config = session.config
+        self._failed = 0
+        self._invalid = 0
+        if self._config.getoption("numprocesses", None):
+            stop_on_sigterm(lambda: session.identity.find() is not None)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_configure_node(self, node: Any) -> None:
+        node.workerinput[WORKERINPUT] = dataclasses.asdict(self._hermes.identity)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any, error: object) -> None:
+        """A worker that died took its engine with it: remove its sandboxes."""
+        if error and self._hermes.identity.find() is not None:
+            from pytest_hermes.reaper import reap_run
+
+            reap_run(self._hermes.identity)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if not report.failed or hasattr(report, "wasxfail"):
+            return
+        self._failed += 1
+        self._invalid += ("hermes.outcome", "invalid") in report.user_properties
+        maxfail = self._config.getvalue("maxfail")
+        if maxfail and self._failed >= maxfail and (run := self._hermes.identity.find()) is not None:
+            (run / "abort").write_text(f"stopping after {self._failed} failures")
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
+        """Exit 0 if all that failed are invalid rollouts, and no more of them than `env.max_invalid` allows."""
+        allowed = self._hermes.max_invalid()
+        if exitstatus == pytest.ExitCode.TESTS_FAILED and 0 < self._invalid == self._failed <= allowed:
+            session.exitstatus = pytest.ExitCode.OK
+
+    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
+        run = self._hermes.identity.find()
+        if run is None:
+            return
+        from pytest_hermes.reporting import write_summary
+
+        shown = os.path.relpath(run, self._config.invocation_params.dir)
+        write_summary(terminalreporter, run, shown if not shown.startswith("..") else str(run))

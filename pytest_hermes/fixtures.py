@@ -1,0 +1,93 @@
+"""The fixtures of a rollout: thin wrappers that wait for the engine. `task`, `rollout`, `ctx`, `trajectory`.
+
+A rollout without a valid reward becomes an error of the item's set-up, never a failure. In form 2 (a benchmark) the
+rollout is over, verified and recorded when the body runs; in form 1 (the mark describes the task) and wherever `ctx` is
+asked for, the agent has stopped and the sandbox lives until the body is done.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pytest_hermes.session import rollout_key, session_key, waited_key
+
+if TYPE_CHECKING:
+    from pytest_hermes.agents.result import AgentResult
+    from pytest_hermes.rollout import Job, Rollout
+    from pytest_hermes.task import Task
+    from pytest_hermes.tool_context import ToolContext
+
+
+class RolloutInvalid(pytest.fail.Exception):
+    """A rollout without a valid reward: shown as its message, without a traceback."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, pytrace=False)
+
+
+@pytest.fixture
+def _hermes_job(request: pytest.FixtureRequest) -> Job:
+    session = request.config.stash[session_key]
+    job = session.job(request.node)
+    if job is None:
+        raise pytest.UsageError(
+            f"{request.node.nodeid}: asks for a fixture of pytest-hermes, but has no mark `hermes`. "
+            "Use @benchmark.parametrize or @pytest.mark.hermes(prompt=...)"
+        )
+    return job
+
+
+@pytest.fixture
+def task(_hermes_job: Job) -> Task:
+    """The task of this item (`pytest_hermes.Task`)."""
+    return _hermes_job.task
+
+
+@pytest.fixture
+def rollout(request: pytest.FixtureRequest, _hermes_job: Job) -> Rollout:
+    """This item's rollout (`pytest_hermes.Rollout`); `rollout.check()` fails the test below the pass threshold."""
+    return _rollout_of(request.node)
+
+
+@pytest.fixture
+def ctx(request: pytest.FixtureRequest, _hermes_job: Job) -> ToolContext:
+    """The tools in this item's living sandbox (`pytest_hermes.ToolContext`), after the agent has stopped."""
+    _rollout_of(request.node)
+    gate = request.config.stash[session_key].submit(request.node).gate
+    assert gate is not None and gate.ctx is not None
+    return gate.ctx
+
+
+@pytest.fixture
+def trajectory(request: pytest.FixtureRequest, _hermes_job: Job) -> AgentResult:
+    """What the agent did (`pytest_hermes.AgentResult`): messages, usage, turns, tool errors."""
+    return _rollout_of(request.node).trajectory
+
+
+def _rollout_of(item: pytest.Item) -> Rollout:
+    """Wait for the item's rollout (once per run of the item); raise RolloutInvalid if it has no valid reward."""
+    if (known := item.stash.get(rollout_key, None)) is not None:
+        return known
+    from pytest_hermes.reporting import describe, progress
+
+    session = item.config.stash[session_key]
+    began = time.monotonic()
+    handle = session.submit(item)
+    session.pump()
+    session.engine.wait(lambda: handle.ready, progress(item.config))
+    item.stash[waited_key] = time.monotonic() - began
+    if handle.open and not handle.done.done():
+        assert handle.gate is not None and handle.gate.rollout is not None
+        rollout = handle.gate.rollout
+    else:
+        rollout = handle.done.result()
+    item.stash[rollout_key] = rollout
+    describe(item, rollout)
+    if rollout.cause == "cancelled" and session.engine.aborted:
+        pytest.exit(f"rollouts were cancelled: {session.engine.aborted}", returncode=pytest.ExitCode.INTERRUPTED)
+    if rollout.outcome == "invalid" and not handle.open:
+        raise RolloutInvalid(rollout.explain())
+    return rollout

@@ -1,0 +1,36 @@
+"""Checks of names that settings may hold: agent, sandbox backend, tool sets, errors. Run at collection."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pytest_hermes.agents.registry import agent_needs_model
+from pytest_hermes.outcome import Policies
+from pytest_hermes.sandbox.registry import check_backend
+from pytest_hermes.tools.toolsets import resolve_toolsets
+
+if TYPE_CHECKING:
+    from pytest_hermes.benchmark import Benchmark
+    from pytest_hermes.config import Settings
+
+NO_MODEL = (
+    "no model: give --model=NAME (with --hermes-base-url=URL for an endpoint of your own), --model=scripted, "
+    "or --hermes-agent=oracle|nop"
+)
+
+
+def check_names(settings: Settings, benchmark: Benchmark | None) -> None:
+    """Raise ConfigurationError, with a close match, for a name that nothing answers to."""
+    env = settings.env
+    check_backend(env.terminal_backend)
+    agent_needs_model(env.agent)
+    Policies(env.error_policy)
+    enabled = env.enabled_toolsets
+    if enabled is None and benchmark is not None:
+        enabled = list(benchmark.toolsets)
+    resolve_toolsets(enabled, env.disabled_toolsets or ())
+
+
+def lacks_model(settings: Settings) -> bool:
+    """Whether the agent calls a model and none is named. An agent of the user's own may do without one."""
+    return settings.env.agent == "hermes" and settings.openai.model_name is None

@@ -1,0 +1,202 @@
+"""From rollouts to pytest's reports: properties, durations, the body's judgement, progress and the summary."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pytest_hermes.errors import BodyNotRun, BodySkipped, HermesError, InfrastructureError, VerifierTimeout
+from pytest_hermes.session import HermesSession, handle_key, rollout_key, session_key, waited_key
+
+if TYPE_CHECKING:
+    from pytest_hermes.rollout import Rollout
+
+PROGRESS_EVERY_S = 30.0
+INVALID_PROPERTY = ("hermes.outcome", "invalid")
+
+
+def describe(item: pytest.Item, rollout: Rollout) -> None:
+    """Set the item's `hermes.*` properties: scalars that reach JUnit XML, also from xdist workers."""
+    usage = rollout.trajectory.usage
+    values = {
+        "benchmark": rollout.benchmark,
+        "task": rollout.task.id,
+        "attempt": rollout.attempt,
+        "outcome": rollout.outcome,
+        "cause": rollout.cause,
+        "reward": rollout.reward,
+        **{f"reward.{name}": value for name, value in rollout.components.items()},
+        "agent": rollout.agent,
+        "model": rollout.model,
+        "sandbox": rollout.sandbox.get("backend"),
+        "turns": rollout.trajectory.turns_used,
+        "tokens_prompt": usage.prompt_tokens,
+        "tokens_completion": usage.completion_tokens,
+        "cost_usd": usage.cost_usd,
+        "seconds": round(rollout.duration_s, 3),
+        "tries": len(rollout.tries) + 1,
+        "tampering": len((rollout.verifier or {}).get("evidence") or ()) or None,
+        "difficulty": rollout.task.difficulty,
+        "category": rollout.task.category,
+    }
+    item.user_properties[:] = [entry for entry in item.user_properties if not entry[0].startswith("hermes.")]
+    item.user_properties += [(f"hermes.{name}", plain(value)) for name, value in values.items() if value is not None]
+
+
+def plain(value: object) -> object:
+    """A scalar that every reporter and xdist can carry: text without lone surrogates or control characters."""
+    if isinstance(value, bool | int | float):
+        return value
+    text = str(value).encode("utf-8", "replace").decode()
+    return "".join(character if character.isprintable() else "�" for character in text)
+
+
+# -- the body's judgement ------------------------------------------------------------------------------
+
+
+class BodyTimeout(pytest.fail.Exception):
+    """The test body used up the verifier's clock."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(f"the test body did not end within the verifier's {seconds:g} s", pytrace=False)
+
+
+@contextmanager
+def body_clock(item: pytest.Item) -> Iterator[None]:
+    """Interrupt a body that judges when its verify clock is over. Needs the main thread and SIGALRM, as on Linux."""
+    handle = item.stash.get(handle_key, None)
+    if handle is None or handle.gate is None or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    seconds = handle.job.effective_limits().verify_s or 0.0
+
+    def expired(_signal: int, _frame: object) -> None:
+        raise BodyTimeout(seconds)
+
+    before = signal.signal(signal.SIGALRM, expired)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def finish_phase(item: pytest.Item, call: pytest.CallInfo[Any], report: pytest.TestReport) -> None:
+    """Called for each report of an item of ours: judge by the body, correct outcome and durations."""
+    rollout = item.stash.get(rollout_key, None)
+    handle = item.stash.get(handle_key, None)
+    session = item.config.stash[session_key]
+    error = call.excinfo.value if call.excinfo else None
+    if report.when == "setup":
+        report.duration = max(0.0, report.duration - item.stash.get(waited_key, 0.0))
+        if error is not None and handle is not None and handle.open and not handle.done.done():
+            _close_gate(session, item, BodyNotRun(f"the test's set-up failed: {type(error).__name__}: {error}"))
+    if rollout is None:
+        return
+    if report.when == "call" and handle is not None and handle.gate is not None:
+        _judge_by_body(session, item, rollout, error)
+        if isinstance(error, InfrastructureError):
+            report.when = "setup"  # pytest and its reporters call a failure outside the call phase an error
+    elif report.when == "call" and error is not None and rollout.passed and not hasattr(report, "wasxfail"):
+        if not isinstance(error, pytest.skip.Exception):
+            rollout.outcome, rollout.cause, rollout.error = "failed", "test_body", f"{type(error).__name__}: {error}"
+            session.engine.record_again(rollout)
+            describe(item, rollout)
+            report.user_properties[:] = item.user_properties
+    if report.when == "call" or (report.when == "setup" and report.failed):
+        report.duration += rollout.duration_s
+        report.start, report.stop = rollout.started, max(rollout.finished, report.stop)
+
+
+def _judge_by_body(session: HermesSession, item: pytest.Item, rollout: Rollout, error: BaseException | None) -> None:
+    judgement: HermesError | None = None
+    if isinstance(error, HermesError):
+        judgement = error
+    elif isinstance(error, pytest.skip.Exception):
+        judgement = BodySkipped(str(error))
+    elif isinstance(error, BodyTimeout):
+        judgement = VerifierTimeout(str(error))
+    elif error is not None:
+        rollout.reward, rollout.verdict = 0.0, None
+        rollout.cause, rollout.error = "test_body", f"{type(error).__name__}: {error}"
+    elif rollout.reward is None:
+        rollout.reward = 1.0
+    _close_gate(session, item, judgement)
+
+
+def _close_gate(session: HermesSession, item: pytest.Item, judgement: HermesError | None) -> None:
+    """Let the sandbox go and wait until it is gone and the row is on disk."""
+    handle = item.stash[handle_key]
+    assert handle.gate is not None
+    handle.gate.judge(judgement)
+    session.engine.wait(handle.done.done)
+    describe(item, handle.done.result())
+
+
+# -- progress --------------------------------------------------------------------------------------------
+
+
+class Progress:
+    """A line every `PROGRESS_EVERY_S` on what is done and running; nothing in short runs, with -q or when captured."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+        self._next = time.monotonic() + PROGRESS_EVERY_S
+
+    def __call__(self) -> None:
+        if time.monotonic() < self._next:
+            return
+        self._next = time.monotonic() + PROGRESS_EVERY_S
+        terminal: Any = self._config.pluginmanager.get_plugin("terminalreporter")
+        session = self._config.stash[session_key]
+        if terminal is None or session.on_worker or self._config.option.verbose < 0:
+            return
+        stats = terminal.stats
+        counts = {name: len(stats.get(name, ())) for name in ("passed", "failed", "error")}
+        done = sum(counts.values()) + len(stats.get("skipped", ()))
+        text = f"[hermes] {done} done ({', '.join(f'{n} {name}' for name, n in counts.items() if n) or 'none'})"
+        if session.started:
+            running = session.engine.in_flight
+            text += f", {len(running)} running: " + ", ".join(handle.job.task.id for handle in running[:4])
+        terminal.ensure_newline()
+        terminal.write_line(text)
+
+
+_progress_key = pytest.StashKey[Progress]()
+
+
+def progress(config: pytest.Config) -> Callable[[], None]:
+    """The process's progress line, to be called while waiting."""
+    if (found := config.stash.get(_progress_key, None)) is None:
+        found = config.stash[_progress_key] = Progress(config)
+    return found
+
+
+# -- summary ---------------------------------------------------------------------------------------------
+
+
+def write_summary(terminal: Any, run: Path, shown: str) -> None:
+    """Print the run's summary, with its directory as `shown`, and write `summary.json`."""
+    from pytest_hermes.artifacts.records import read_rows
+    from pytest_hermes.artifacts.run_directory import write_json
+    from pytest_hermes.artifacts.summary import render, summarize
+
+    summary = summarize(read_rows(run))
+    write_json(run / "summary.json", summary.as_json())
+    terminal.write_sep("=", "hermes")
+    for line in render(summary):
+        terminal.write_line(plain_line(line))
+    terminal.write_line(f"run directory: {shown}")
+
+
+def plain_line(text: str) -> str:
+    """A line without terminal control sequences."""
+    return str(plain(text))

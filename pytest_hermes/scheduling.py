@@ -1,0 +1,160 @@
+"""Which item runs next. pytest stays sequential: an item's ordinary runtest protocol is executed once its rollout is
+over, in completion order among siblings.
+
+Used without xdist and with more than one rollout in flight; otherwise pytest's own loop runs and each item starts its
+rollout when it is reached. Rules:
+- a group is a run of items with the same parent and the same parameters of higher-scoped fixtures: items change places
+  only within it, so set-ups happen as often as in plain pytest;
+- nothing starts for an item that pytest would not run (skip, skipif, xfail(run=False)), nor before the higher-scoped
+  fixtures that the item uses are set up (they may start the model server): the first item of such a group opens it;
+- when a failure stops the run (-x, --maxfail, --stepwise), an item that is not a rollout keeps its place.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+
+import pytest
+from _pytest.fixtures import FixtureDef
+from _pytest.scope import Scope
+from _pytest.skipping import evaluate_skip_marks, evaluate_xfail_marks
+
+from pytest_hermes.session import HermesSession, handle_key, job_key
+
+INERT_MODULES = ("_pytest.", "pytest_asyncio", "pytest_hermes.", "xdist.", "anyio.", "pytest_timeout")
+"""Higher-scoped fixtures defined there prepare nothing that a rollout could need."""
+DIFFICULTY_ORDER = {"easy": 0, "medium": 1, "hard": 2, "extreme": 3}
+
+
+def run_items(session: pytest.Session, hermes: HermesSession, on_idle: Callable[[], None]) -> bool:
+    """Run all items of the session; the body of `pytest_runtestloop`."""
+    groups = [_Group(list(items), hermes) for _, items in itertools.groupby(session.items, _group_key)]
+
+    def pump() -> None:
+        for group in groups:
+            group.start()
+
+    hermes.pump = pump
+    for number, group in enumerate(groups):
+        following = groups[number + 1].todo[0] if number + 1 < len(groups) else None
+        while group.todo:
+            pump()
+            item = hermes.engine.wait(group.first_ready, on_idle)
+            group.todo.remove(item)
+            nextitem = group.todo[0] if group.todo else following
+            item.config.hook.pytest_runtest_protocol(item=item, nextitem=nextitem)
+            if session.shouldfail:
+                raise session.Failed(session.shouldfail)
+            if session.shouldstop:
+                raise session.Interrupted(session.shouldstop)
+    return True
+
+
+class _Group:
+    """Items that may change places; `todo` is what has not been reported, in pytest's order."""
+
+    def __init__(self, items: list[pytest.Item], hermes: HermesSession) -> None:
+        self.todo = items
+        self._hermes = hermes
+        self._waiting = [item for item in items if hermes.job(item) is not None and will_run(item)]
+        if not hermes.fail_fast:
+            self._waiting.sort(key=_expected_length, reverse=True)
+
+    def start(self) -> None:
+        """Submit every rollout that may start now."""
+        self._waiting = [item for item in self._waiting if not self._submit(item)]
+
+    def _submit(self, item: pytest.Item) -> bool:
+        if fixtures_are_set_up(item):
+            self._hermes.submit(item)
+            return True
+        return False
+
+    def first_ready(self) -> pytest.Item | None:
+        """The item to run now, or None while all that could run is still rolling out."""
+        started = False
+        for item in self.todo:
+            handle = item.stash.get(handle_key, None)
+            if handle is not None:
+                if handle.ready:
+                    return item
+                started = True
+            elif item not in self._waiting:
+                if not (started and self._hermes.fail_fast):
+                    return item
+                return None
+        return None if started else self.todo[0]
+
+
+def _group_key(item: pytest.Item) -> tuple[object, ...]:
+    callspec = getattr(item, "callspec", None)
+    shared = ()
+    if callspec is not None:
+        shared = tuple(
+            (name, callspec.indices[name])
+            for name, scope in sorted(callspec._arg2scope.items())
+            if scope is not Scope.Function and name in callspec.indices
+        )
+    return id(item.parent), shared
+
+
+def will_run(item: pytest.Item) -> bool:
+    """Whether pytest will run the item's body, as far as its marks tell."""
+    try:
+        if evaluate_skip_marks(item) is not None:
+            return False
+        xfail = evaluate_xfail_marks(item)
+    except pytest.fail.Exception:
+        return False  # a broken condition: pytest reports it when the item's turn comes
+    return xfail is None or xfail.run or bool(item.config.option.runxfail)
+
+
+def fixtures_are_set_up(item: pytest.Item) -> bool:
+    """Whether every higher-scoped fixture of the user's that the item uses is set up, with the item's parameter."""
+    return all(_is_set_up(definition, item) for definition in _shared_fixtures(item))
+
+
+def _shared_fixtures(item: pytest.Item) -> Iterator[FixtureDef[object]]:
+    info = getattr(item, "_fixtureinfo", None)
+    for definitions in info.name2fixturedefs.values() if info else ():
+        definition = definitions[-1]
+        module = getattr(definition.func, "__module__", None) or ""
+        xunit = definition.argname.startswith("_xunit_setup")
+        if definition.scope != "function" and (xunit or not module.startswith(INERT_MODULES)):
+            yield definition
+
+
+def _is_set_up(definition: FixtureDef[object], item: pytest.Item) -> bool:
+    result = definition.cached_result
+    if result is None or result[2] is not None:
+        return False
+    callspec = getattr(item, "callspec", None)
+    if callspec is None or definition.argname not in callspec.params:
+        return True
+    wanted = callspec.params[definition.argname]
+    return result[1] is wanted or bool(result[1] == wanted) or result[1] == callspec.indices.get(definition.argname)
+
+
+def _expected_length(item: pytest.Item) -> tuple[int, float]:
+    """Longest first: by difficulty, else by the task's own agent clock."""
+    job = item.stash[job_key]
+    return DIFFICULTY_ORDER.get(job.task.difficulty or "", -1), job.task.limits.agent_s or 0.0
+
+
+def order_for_workers(items: list[pytest.Item], hermes: HermesSession) -> None:
+    """Reorder in place for xdist: within groups of rollouts alternately a long and a short one.
+
+    A worker holds one item behind the running one; pairing a long with a short keeps two long ones from queueing up
+    on the same worker. Deterministic, so that all workers agree. Groups whose rollouts all look alike stay as they are.
+    """
+    result: list[pytest.Item] = []
+    for _, members in itertools.groupby(items, _group_key):
+        group = list(members)
+        if all(hermes.job(item) is not None for item in group) and len({_expected_length(item) for item in group}) > 1:
+            by_length = sorted(group, key=_expected_length, reverse=True)
+            half = (len(by_length) + 1) // 2
+            long, short = by_length[:half], by_length[half:][::-1]
+            group = [item for pair in itertools.zip_longest(long, short) for item in pair if item is not None]
+        result += group
+    items[:] = result

@@ -1,0 +1,219 @@
+"""What rollouts of one process share: sandbox providers, model clients, verifier slots, policies, threads.
+
+Lives on the engine's loop; everything is made on first use and closed by `aclose`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import contextlib
+import json
+import os
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from pytest_hermes.agents.registry import agent_needs_model
+from pytest_hermes.artifacts.run_directory import RunDirectory
+from pytest_hermes.config import Settings
+from pytest_hermes.errors import ConfigurationError, InfrastructureError, ModelNotFound, ModelUnauthorized
+from pytest_hermes.limits import Limits
+from pytest_hermes.models.protocol import ChatModel
+from pytest_hermes.names import NO_MODEL, lacks_model
+from pytest_hermes.outcome import Policies
+from pytest_hermes.sandbox.protocol import Sandbox, SandboxProvider, SandboxRequest
+from pytest_hermes.task import Task
+from pytest_hermes.tool_context import ToolContext
+from pytest_hermes.tools.toolbox import Toolbox, ToolSettings
+
+if TYPE_CHECKING:
+    from pytest_hermes.rollout import Job
+
+Result = TypeVar("Result")
+SandboxHook = Callable[[Task, Settings], AbstractAsyncContextManager[Sandbox] | None]
+LIFETIME_MARGIN_S = 120.0
+
+
+class Services:
+    """See the module docstring. `make_sandbox` is the hook `pytest_hermes_make_sandbox`."""
+
+    def __init__(self, run: RunDirectory, loop: asyncio.AbstractEventLoop, make_sandbox: SandboxHook) -> None:
+        self.run = run
+        self.loop = loop
+        self.secrets: tuple[str, ...] = ()
+        """Values that records never contain."""
+        self._make_sandbox = make_sandbox
+        self._providers: dict[tuple[Any, ...], SandboxProvider] = {}
+        self._models: dict[str, ChatModel] = {}
+        self._scripts: Any = None
+        self._policies: dict[int, Policies] = {}
+        self._verify_slots: Any = None
+        self._threads: concurrent.futures.ThreadPoolExecutor | None = None
+        self._refusals: dict[str, InfrastructureError] = {}
+
+    # -- settings ------------------------------------------------------------------------------------
+
+    def policies(self, settings: Settings) -> Policies:
+        key = id(settings)
+        if key not in self._policies:
+            self._policies[key] = Policies(settings.env.error_policy)
+        return self._policies[key]
+
+    def needs_model(self, settings: Settings) -> bool:
+        return agent_needs_model(settings.env.agent)
+
+    def check_usable(self, settings: Settings) -> None:
+        """Raise before anything is started if the model is missing or was refused before in this process."""
+        if not self.needs_model(settings):
+            return
+        if lacks_model(settings):
+            raise ConfigurationError(NO_MODEL)
+        if refusal := self._refusals.get(_model_key(settings)):
+            raise type(refusal)(f"{refusal} (not asked again)")
+
+    def note_refusal(self, error: InfrastructureError, settings: Settings) -> None:
+        """Remember that the endpoint does not know the model or the key, so that no further sandbox is started."""
+        if isinstance(error, ModelNotFound | ModelUnauthorized) and "(not asked again)" not in str(error):
+            self._refusals[_model_key(settings)] = error
+
+    # -- sandboxes -----------------------------------------------------------------------------------
+
+    def provider(self, settings: Settings) -> SandboxProvider:
+        from pytest_hermes.sandbox.registry import make_provider
+
+        env = settings.env
+        key = (env.terminal_backend, env.sandbox_starts, env.local_confine, tuple(env.env_passthrough or ()))
+        if key not in self._providers:
+            self._providers[key] = make_provider(
+                env.terminal_backend,
+                starts=env.sandbox_starts,
+                confine=env.local_confine,
+                env_passthrough=tuple(env.env_passthrough or ()),
+            )
+        return self._providers[key]
+
+    @contextlib.asynccontextmanager
+    async def sandbox(self, job: Job, limits: Limits) -> AsyncIterator[Sandbox]:
+        """A started sandbox for the job, removed at exit: from the hook if it makes one, else from the provider."""
+        if (made := self._make_sandbox(job.task, job.settings)) is not None:
+            async with made as sandbox:
+                yield sandbox
+            return
+        from pytest_hermes.sandbox.labels import Owner
+
+        env = job.settings.env
+        clocks = sum(
+            seconds or 0.0 for seconds in (limits.provision_s, limits.build_s, limits.agent_s, limits.verify_s)
+        )
+        lifetime = max(env.terminal_lifetime, clocks + LIFETIME_MARGIN_S)
+        sandbox = await self.provider(job.settings).create(
+            SandboxRequest(
+                spec=job.task.sandbox,
+                labels=Owner.here(
+                    run_id=self.run.run_id, worker=self.run.worker, item=job.node_id, lease_s=lifetime
+                ).labels(),
+                task_id=job.task.id,
+                lifetime_s=lifetime,
+                build_timeout_s=limits.build_s or 0.0,
+                force_build=env.force_build,
+            )
+        )
+        try:
+            yield sandbox
+        finally:
+            await sandbox.close()
+
+    def toolbox(self, sandbox: Sandbox, job: Job) -> Toolbox:
+        """The agent's tools."""
+        env = job.settings.env
+        enabled = env.enabled_toolsets if env.enabled_toolsets is not None else job.toolsets
+        return Toolbox(
+            sandbox, enabled, settings=tool_settings(job.settings), disabled_toolsets=env.disabled_toolsets or ()
+        )
+
+    def tool_context(self, sandbox: Sandbox, job: Job) -> ToolContext:
+        """The verifier's synchronous tools: every tool set, whatever the agent had, in a shell of its own."""
+        return ToolContext(Toolbox(sandbox, None, settings=tool_settings(job.settings)), sandbox, self.loop)
+
+    # -- model ---------------------------------------------------------------------------------------
+
+    async def model(self, settings: Settings, task: Task) -> ChatModel | None:
+        """The client of the configured endpoint; for `scripted`, one that plays the task's script."""
+        if not self.needs_model(settings) or settings.openai.model_name is None:
+            return None
+        from pytest_hermes.models import registry
+
+        if registry.is_scripted(settings.openai.model_name):
+            if self._scripts is None:
+                self._scripts = await registry.start_scripts(settings.openai.model_name)
+            return await self._scripts.model_for(task)  # type: ignore[no-any-return]
+        key = _model_key(settings)
+        if key not in self._models:
+            openai = settings.openai
+            self._models[key] = registry.make_model(
+                openai.model_name,
+                base_url=openai.base_url,
+                api_key=openai.api_key,
+                client=openai.client,
+                timeout_s=openai.timeout,
+                max_retries=openai.num_retries,
+            )
+        return self._models[key]
+
+    # -- verification ----------------------------------------------------------------------------------
+
+    @contextlib.asynccontextmanager
+    async def verify_slot(self, settings: Settings) -> AsyncIterator[None]:
+        """One of the run's verifier places; shared by all its processes on this machine."""
+        from pytest_hermes.sandbox.starts import Slots
+
+        if self._verify_slots is None:
+            places = settings.env.verify_concurrency or os.cpu_count() or 1
+            self._verify_slots = Slots(self.run.path / "locks", "verify", places)
+        async with self._verify_slots.slot():
+            yield
+
+    async def in_thread(self, function: Callable[..., Result], *arguments: Any) -> Result:
+        """Run blocking code; on cancellation the thread is left to end by itself."""
+        if self._threads is None:
+            self._threads = concurrent.futures.ThreadPoolExecutor(128, thread_name_prefix="hermes-verifier")
+        return await self.loop.run_in_executor(self._threads, function, *arguments)
+
+    async def collect_artifacts(self, sandbox: Sandbox, job: Job) -> None:
+        """Fetch the task's artifacts into the run directory; one that is missing is noted there."""
+        if not job.task.artifacts:
+            return
+        from pytest_hermes.artifacts.collect import collect
+
+        folder: Path = self.run.artifacts(job.task.id, job.attempt)
+        await collect(sandbox, job.task.artifacts, folder, max_bytes=job.settings.env.artifacts_max_mb * 1_000_000)
+
+    async def aclose(self) -> None:
+        for provider in self._providers.values():
+            await provider.aclose()
+        for model in self._models.values():
+            await model.aclose()
+        if self._scripts is not None:
+            await self._scripts.aclose()
+        if self._threads is not None:
+            self._threads.shutdown(wait=False, cancel_futures=True)
+
+
+def tool_settings(settings: Settings) -> ToolSettings:
+    env = settings.env
+    return ToolSettings(
+        terminal_timeout_s=env.terminal_timeout,
+        default_result_size_chars=env.default_result_size_chars,
+        turn_budget_chars=env.turn_budget_chars,
+        preview_size_chars=env.preview_size_chars,
+        tool_result_overrides=env.tool_result_overrides or {},
+        context_window_tokens=env.context_window,
+        tool_pool_size=env.tool_pool_size,
+    )
+
+
+def _model_key(settings: Settings) -> str:
+    openai = settings.openai
+    return json.dumps([openai.model_name, openai.base_url, openai.client, openai.api_key])

@@ -1,0 +1,218 @@
+"""The plugin's state for one pytest process: settings, the run's identity, the engine, and each item's rollout.
+
+Light until an item is ours: the engine and everything below it are imported when the first rollout starts.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pytest_hermes.artifacts.run_directory import RunDirectory, RunIdentity
+from pytest_hermes.options import resolve_settings, run_root
+
+if TYPE_CHECKING:
+    from pytest_hermes.benchmark import Benchmark
+    from pytest_hermes.config import Settings
+    from pytest_hermes.engine import Engine, Handle
+    from pytest_hermes.rollout import Job
+
+WORKERINPUT = "hermes"
+DEFAULT_CONCURRENCY = 4
+session_key = pytest.StashKey["HermesSession"]()
+job_key = pytest.StashKey["Job"]()
+handle_key = pytest.StashKey["Handle"]()
+rollout_key = pytest.StashKey["Rollout"]()
+waited_key = pytest.StashKey[float]()
+"""Seconds that the item's set-up spent waiting for its rollout."""
+
+
+class HermesSession:
+    """One per process. `worker` is `main`, or the xdist worker's id; `items` are the selected items of ours."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self.config = config
+        self.identity = identity_of(config)
+        self.worker: str = getattr(config, "workerinput", {}).get("workerid", "main")
+        self.items: list[pytest.Item] = []
+        self.pump: Any = lambda: None
+        """Set by the run loop: submit what can start now."""
+        self._settings: dict[int, tuple[Benchmark | None, Settings]] = {}
+        self._engine: Engine | None = None
+
+    @property
+    def on_worker(self) -> bool:
+        return hasattr(self.config, "workerinput")
+
+    @property
+    def fail_fast(self) -> bool:
+        """Whether a failure stops the run: nothing may start that it would have kept from starting."""
+        option = self.config.option
+        return bool(getattr(option, "maxfail", 0)) or bool(getattr(option, "stepwise", False))
+
+    # -- collection ----------------------------------------------------------------------------------
+
+    def settings_for(self, benchmark: Benchmark | None) -> Settings:
+        """The merged and checked settings of a benchmark (None: tests whose mark describes the task)."""
+        known = self._settings.get(id(benchmark))
+        if known is None:
+            from pytest_hermes.names import check_names
+
+            layer = benchmark.default_layer() if benchmark else None
+            settings = resolve_settings(
+                self.config, layer, f"benchmark {benchmark.name}: defaults" if benchmark else ""
+            )
+            check_names(settings, benchmark)
+            known = self._settings[id(benchmark)] = benchmark, settings
+        return known[1]
+
+    def take(self, items: list[pytest.Item]) -> None:
+        """Remember the selected items that are ours and refuse a run that cannot work."""
+        marked = [item for item in items if item.get_closest_marker("hermes") is not None]
+        if not marked:
+            return
+        from pytest_hermes.collection import job_of
+
+        self.items = [item for item in marked if job_of(item, self.settings_for) is not None]
+        if not self.config.option.collectonly and not self.on_worker:
+            self._refuse_without_model()
+
+    def _refuse_without_model(self) -> None:
+        """Stop before anything starts. On an xdist worker each item says so itself: a worker cannot end a run."""
+        from pytest_hermes.names import NO_MODEL, lacks_model
+        from pytest_hermes.scheduling import will_run
+
+        for item in self.items:
+            if lacks_model(item.stash[job_key].settings) and will_run(item):
+                raise pytest.UsageError(NO_MODEL)
+
+    def job(self, item: pytest.Item) -> Job | None:
+        """What the item rolls out; None for items that are not ours."""
+        return item.stash.get(job_key, None)
+
+    # -- engine --------------------------------------------------------------------------------------
+
+    def concurrency(self) -> int:
+        """Rollouts in flight in this process: 1 on an xdist worker."""
+        if self.on_worker:
+            return 1
+        chosen = [settings.env.concurrency for _, settings in self._settings.values()]
+        return max((k for k in chosen if k is not None), default=DEFAULT_CONCURRENCY)
+
+    def looks_ahead(self, session: pytest.Session) -> bool:
+        """Whether our run loop takes this session: items of ours, several in flight, nothing only shown."""
+        option = self.config.option
+        if not self.items or self.concurrency() == 1:
+            return False
+        if option.collectonly or option.setuponly or option.setupplan:
+            return False
+        return not session.testsfailed or bool(option.continue_on_collection_errors)
+
+    @property
+    def engine(self) -> Engine:
+        """The engine; the first use makes the run directory and starts the loop."""
+        if self._engine is None:
+            from pytest_hermes.artifacts.manifest import manifest
+            from pytest_hermes.engine import Engine
+
+            settings = {job.benchmark: job.settings for item in self.items if (job := self.job(item))}
+            run = RunDirectory(self.identity, next(iter(settings)) if len(settings) == 1 else "mixed", self.worker)
+            run.make(
+                manifest(
+                    settings=settings,
+                    arguments=[str(argument) for argument in self.config.invocation_params.args],
+                    root=self.config.rootpath,
+                    benchmarks=sorted(settings),
+                )
+            )
+            stop_on_sigterm(lambda: True)
+            self._engine = Engine(run, self._make_services, concurrency=self.concurrency(), hold_slots=self.fail_fast)
+        return self._engine
+
+    @property
+    def started(self) -> bool:
+        """Whether any rollout was started in this process."""
+        return self._engine is not None
+
+    def _make_services(self, loop: Any) -> Any:
+        from pytest_hermes.services import Services
+
+        hook = self.config.hook.pytest_hermes_make_sandbox
+        return Services(self.engine.run, loop, lambda task, settings: hook(task=task, settings=settings))
+
+    # -- items ---------------------------------------------------------------------------------------
+
+    def submit(self, item: pytest.Item) -> Handle:
+        """The item's rollout, started now if it was not before."""
+        handle = item.stash.get(handle_key, None)
+        if handle is None:
+            from pytest_hermes.rollout import BodyGate
+
+            job = item.stash[job_key]
+            holds = job.verify is None or "ctx" in getattr(item, "fixturenames", ())
+            handle = self.engine.submit(job, BodyGate() if holds else None)
+            item.stash[handle_key] = handle
+        return handle
+
+    def begin(self, item: pytest.Item) -> None:
+        """The item's set-up begins; a re-run (pytest-rerunfailures) gets a rollout of its own."""
+        if rollout_key in item.stash:
+            self.forget(item)
+            del item.stash[rollout_key]
+
+    def forget(self, item: pytest.Item) -> None:
+        """The item has been reported: free its slot; a rollout that no report used is cancelled."""
+        handle = item.stash.get(handle_key, None)
+        if handle is not None:
+            del item.stash[handle_key]
+            if not handle.done.done():
+                self.engine.cancel(handle)
+            self.engine.report_done(handle)
+
+    def max_invalid(self) -> int:
+        """Invalid rollouts that the run may have and still exit 0."""
+        if not self._settings:  # an xdist controller does not collect
+            return resolve_settings(self.config, None, "").env.max_invalid
+        return max(settings.env.max_invalid for _, settings in self._settings.values())
+
+    def finish(self) -> None:
+        """Cancel what still runs and wait until its sandboxes are gone."""
+        if self._engine is not None:
+            self._engine.close()
+
+
+def identity_of(config: pytest.Config) -> RunIdentity:
+    """This run's identity: handed over by the xdist controller, or new."""
+    handed = getattr(config, "workerinput", {}).get(WORKERINPUT)
+    return RunIdentity(**handed) if handed else RunIdentity.new(run_root(config))
+
+
+def refuse_combinations(config: pytest.Config) -> None:
+    """Raise UsageError for options that do not go together."""
+    concurrency = config.getoption("hermes_concurrency")
+    workers = config.getoption("numprocesses", None)
+    if concurrency is not None and concurrency > 1 and workers:
+        raise pytest.UsageError(
+            f"--hermes-concurrency={concurrency} together with -n {workers}: K > 1 per worker is not built yet. "
+            "Use one of the two (-n N gives N in flight)"
+        )
+
+
+def stop_on_sigterm(has_started: Any) -> None:
+    """Let SIGTERM stop the run as Ctrl-C does, once `has_started()`; before that it kills, as it always did."""
+    if threading.current_thread() is not threading.main_thread():
+        return
+    if signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        return
+
+    def stop(number: int, _frame: object) -> None:
+        if has_started():
+            raise KeyboardInterrupt("SIGTERM")
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
+
+    signal.signal(signal.SIGTERM, stop)
