@@ -1,0 +1,147 @@
+"""The tools of one rollout: their schemas, and `call`, which does exactly what a model's tool call does."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from pytest_hermes.errors import SandboxKilled, SandboxLost
+from pytest_hermes.tools.arguments import parse_arguments, validate
+from pytest_hermes.tools.budget import ResultBudget
+from pytest_hermes.tools.files import PATCH, READ_FILE, WRITE_FILE
+from pytest_hermes.tools.process import PROCESS, ProcessTable
+from pytest_hermes.tools.search import SEARCH_FILES
+from pytest_hermes.tools.terminal import OUTPUT_WINDOW_CHARS, TERMINAL
+from pytest_hermes.tools.todo import TODO, TodoList
+from pytest_hermes.tools.tool import Result, Tool, ToolFailure
+from pytest_hermes.tools.toolsets import resolve_toolsets
+from pytest_hermes.tools.workspace import Workspace
+
+if TYPE_CHECKING:
+    from pytest_hermes.sandbox.protocol import Sandbox
+
+TOOLS: Mapping[str, Tool] = {
+    tool.name: tool for tool in (TERMINAL, PROCESS, READ_FILE, WRITE_FILE, PATCH, SEARCH_FILES, TODO)
+}
+
+_log = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass(frozen=True)
+class ToolSettings:
+    """Settings of the tools. Sizes in characters; `context_window_tokens` scales the result budget where known.
+
+    `tool_pool_size` is accepted for hermes configurations: tools here are coroutines and need no thread pool.
+    """
+
+    terminal_timeout_s: float = 120
+    max_foreground_timeout_s: float = 600
+    default_result_size_chars: int = 100_000
+    turn_budget_chars: int = 200_000
+    preview_size_chars: int = 1_500
+    tool_result_overrides: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    context_window_tokens: int | None = None
+    tool_pool_size: int = 128
+
+
+@dataclasses.dataclass(frozen=True)
+class ToolCallRecord:
+    """One call as it was made. `started_s` is the time of day (seconds since the epoch)."""
+
+    name: str
+    arguments: str | Mapping[str, Any] | None
+    result_length: int
+    duration_s: float
+    error: str | None
+    started_s: float
+
+
+class Toolbox:
+    """The enabled tools over one sandbox. Lives on the engine's loop; shells start when first needed.
+
+    `schemas` are OpenAI function schemas, `names` the names a model may call, `calls` what it has called.
+    Raises ConfigurationError for an unknown tool set.
+    """
+
+    def __init__(
+        self,
+        sandbox: Sandbox,
+        toolsets: Sequence[str] | None,
+        *,
+        settings: ToolSettings = ToolSettings(),
+        disabled_toolsets: Sequence[str] = (),
+        output_window: int = OUTPUT_WINDOW_CHARS,
+        beside: Toolbox | None = None,
+    ) -> None:
+        self._tools = {name: TOOLS[name] for name in resolve_toolsets(toolsets, disabled_toolsets)}
+        self.schemas: list[dict[str, Any]] = [tool.schema for tool in self._tools.values()]
+        self.names: frozenset[str] = frozenset(self._tools)
+        self.calls: list[ToolCallRecord] = []
+        self.sandbox = sandbox
+        self.settings = settings
+        pinned = frozenset(name for name, tool in self._tools.items() if tool.pages_itself)
+        self._budget = ResultBudget(settings, pinned)
+        processes = beside.workspace.processes if beside else ProcessTable()
+        todos = beside.workspace.todos if beside else TodoList()
+        self.workspace: Workspace = Workspace(sandbox, settings, processes, todos, output_window)
+        self.workspace.page_chars = min(self.workspace.page_chars, self._budget.result_chars)
+
+    async def call(self, name: str, arguments: str | Mapping[str, Any] | None, *, call_id: str | None = None) -> str:
+        """Do one tool call and return the JSON string that the model sees; mistakes are `{"error": ...}`.
+
+        Raises only SandboxLost, SandboxKilled and CancelledError; such calls are recorded as well.
+        """
+        started, clock = time.time(), time.perf_counter()
+        text, error = "", None
+        try:
+            result = await self._result(name, arguments)
+            text = _encoded(result)
+            error = str(result["error"]) if result.get("error") else None
+            return await self._budget.fit(self.workspace, call_id, name, text)
+        except BaseException as raised:
+            error = f"{type(raised).__name__}: {raised}"
+            raise
+        finally:
+            self.calls.append(ToolCallRecord(name, arguments, len(text), time.perf_counter() - clock, error, started))
+
+    async def _result(self, name: str, arguments: str | Mapping[str, Any] | None) -> Result:
+        tool = self._tools.get(name)
+        if tool is None:
+            return {"error": f"Unknown tool '{str(name)[:200]}'. Available tools: {sorted(self.names)}"}
+        try:
+            values = validate(tool.accepts or tool.parameters, parse_arguments(arguments), name)
+            return await tool.run(self.workspace, values)
+        except ToolFailure as failure:
+            return failure.result()
+        except (SandboxLost, SandboxKilled):
+            raise
+        except Exception as error:  # noqa: BLE001 - a model must get an answer to every call; logged and recorded
+            _log.warning("tool %s failed", name, exc_info=True)
+            return {"error": f"Tool execution failed: {type(error).__name__}: {error}"}
+
+    def parallel_safe(self, names: Sequence[str]) -> bool:
+        """May these calls of one turn run at the same time? Only what does not change files or shells may."""
+        return all(name not in self._tools or self._tools[name].reads_only for name in names)
+
+    async def fit_turn(self, results: list[tuple[str, str, str]]) -> list[str]:
+        """The results of one turn, given as (call id, tool name, result), within the budget of a turn."""
+        return await self._budget.fit_turn(self.workspace, results)
+
+    async def aclose(self) -> None:
+        """End the kept shells. Background processes go on, the sandbox stays. Idempotent."""
+        await self.workspace.aclose()
+
+
+def _encoded(result: Result) -> str:
+    text = json.dumps(result, ensure_ascii=False)
+    if text.isascii():
+        return text
+    try:
+        text.encode()
+    except UnicodeEncodeError:  # a lone surrogate from the model's own words would break the next request
+        return text.encode("utf-8", "replace").decode()
+    return text

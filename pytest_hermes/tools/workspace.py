@@ -1,0 +1,245 @@
+"""What the tools of one rollout share: the agent's kept shell, a control shell of our own, and file access.
+
+The agent's shell runs its `terminal` commands and remembers cwd and exported variables. The control shell serves file
+tools and process bookkeeping: it runs as the agent's user, so the agent's permissions hold, but knows nothing of the
+agent's functions, aliases or PATH. Both start when first needed. Scripts use sh, coreutils, grep and find only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import posixpath
+import shlex
+import uuid
+from typing import TYPE_CHECKING
+
+from pytest_hermes.tools.tool import ToolFailure
+
+if TYPE_CHECKING:
+    from pytest_hermes.sandbox.protocol import Sandbox
+    from pytest_hermes.sandbox.shell import ShellResult, ShellSession
+    from pytest_hermes.tools.process import ProcessTable
+    from pytest_hermes.tools.todo import TodoList
+    from pytest_hermes.tools.toolbox import ToolSettings
+
+CONTROL_TIMEOUT_S = 60.0
+INLINE_INPUT_BYTES = 32_000
+"""Up to here an input travels inside the script through the kept shell; above, an exec with stdin is faster."""
+MAX_EDIT_BYTES = 16_000_000
+
+
+@dataclasses.dataclass(frozen=True)
+class Written:
+    """What `Workspace.write` did. `path` is where the bytes went (symbolic links followed)."""
+
+    path: str
+    dirs_created: bool
+
+
+class Workspace:
+    """See the module docstring. One per toolbox; lives on the engine's loop."""
+
+    def __init__(
+        self, sandbox: Sandbox, settings: ToolSettings, processes: ProcessTable, todos: TodoList, output_window: int
+    ) -> None:
+        self.sandbox = sandbox
+        self.settings = settings
+        self.processes = processes
+        self.todos = todos
+        self.output_window = output_window
+        """Characters of a command's output that `terminal` returns at most."""
+        self.page_chars = 100_000
+        """Characters of a file that `read_file` returns at most."""
+        self.search_programs: str | None = None
+        """Which grep the sandbox has, once `search_files` has looked."""
+        self.cwd = sandbox.workdir
+        """Where the agent's shell stands; relative paths of file tools start here."""
+        self._agent: ShellSession | None = None
+        self._control: ShellSession | None = None
+        self._control_lock = asyncio.Lock()
+        self._temporary: str | None = None
+
+    async def run(self, command: str, *, timeout_s: float, workdir: str | None = None) -> ShellResult:
+        """Run a command in the agent's kept shell."""
+        if self._agent is None:
+            from pytest_hermes.sandbox.shell import ShellSession
+
+            self._agent = ShellSession(self.sandbox)
+        # Four bytes hold any character, so the window in characters is cut from a window in bytes that is not smaller.
+        result = await self._agent.run(command, timeout_s=timeout_s, max_output=4 * self.output_window, cwd=workdir)
+        self.cwd = result.cwd or self.cwd
+        return result
+
+    def resolve(self, path: str) -> str:
+        """The absolute path in the sandbox that a tool's `path` argument means."""
+        if not path:
+            raise ToolFailure("path is empty. Give the path of a file or directory.")
+        if path == "~" or path.startswith("~/"):
+            path = posixpath.join(self.sandbox.home, path[2:])
+        return posixpath.join(self.cwd, path)
+
+    async def script(
+        self,
+        body: str,
+        *,
+        payload: bytes | None = None,
+        max_output: int = 1_000_000,
+        timeout_s: float = CONTROL_TIMEOUT_S,
+    ) -> bytes:
+        """Run a script in the control shell and return what it wrote; in it `payload` writes the given bytes.
+
+        The script reports trouble in its output, not by exit code. Raises ToolFailure when it did not end in time.
+        """
+        if payload is not None and not _fits_inline(payload):
+            script = "payload() { cat; }\n" + body
+            done = await self.sandbox.exec(
+                script, stdin=payload, timeout_s=timeout_s, max_output=max_output, cwd=self.sandbox.workdir
+            )
+            output, timed_out = done.stdout, done.timed_out
+        else:
+            if payload is not None:
+                body = f"payload() {{ printf %s {shlex.quote(payload.decode())}; }}\n{body}"
+            async with self._control_lock:
+                result = await self._control_run(body, timeout_s, max_output)
+                if not result.output and (result.restarted or result.exit_code):
+                    # The shell itself was killed under us (an agent's `kill -9 -1`); a living sandbox gets a new one.
+                    await self.sandbox.check()
+                    result = await self._control_run(body, timeout_s, max_output)
+            output, timed_out = result.output, result.timed_out
+        if timed_out:
+            raise ToolFailure(f"The sandbox did not answer within {timeout_s:g} s. Is it busy, or the file a device?")
+        return output
+
+    async def _control_run(self, body: str, timeout_s: float, max_output: int) -> ShellResult:
+        if self._control is None:
+            from pytest_hermes.sandbox.shell import ShellSession
+
+            self._control = ShellSession(self.sandbox)
+        return await self._control.run(body, timeout_s=timeout_s, max_output=max_output)
+
+    async def read(self, path: str, *, max_bytes: int) -> bytes:
+        """The first `max_bytes` of a file, as the agent's user sees it. Raises ToolFailure, `FileMissing` if it is not
+        there."""
+        place = quote(path)
+        output = await self.script(
+            f"if [ -d {place} ]; then echo dir; elif [ ! -e {place} ]; then echo missing; elif [ ! -r {place} ]; then "
+            f"echo denied; elif [ ! -f {place} ]; then echo special; "
+            f"else echo file; head -c {max_bytes} {place} 2>&1; fi",
+            max_output=max_bytes + 4096,
+        )
+        kind, _, content = output.partition(b"\n")
+        match kind:
+            case b"file":
+                return content
+            case b"missing":
+                raise FileMissing(path, await self._similar(path))
+            case b"dir":
+                raise ToolFailure(f"{path} is a directory. Use search_files with target='files', or terminal: ls.")
+            case b"denied":
+                raise ToolFailure(f"{path}: permission denied.")
+            case b"special":
+                raise ToolFailure(f"{path} is not a regular file (a device, pipe or socket). Use terminal.")
+        raise ToolFailure(f"{path} could not be read: {text_of(output[:500]).strip() or 'no answer from the shell'}")
+
+    async def _similar(self, path: str) -> list[str]:
+        import difflib
+
+        folder, name = posixpath.split(path.rstrip("/"))
+        listing = await self.script(f"ls -a {quote(folder or '/')} 2>/dev/null | head -n 2000")
+        names = [entry for entry in text_of(listing).splitlines() if entry not in (".", "..")]
+        lower = {entry.lower(): entry for entry in names}
+        close = [lower[entry] for entry in difflib.get_close_matches(name.lower(), lower, n=5, cutoff=0.6)]
+        return [posixpath.join(folder, entry) for entry in close]
+
+    async def write(self, path: str, data: bytes) -> Written:
+        """Write a whole file as the agent's user: parents made, symbolic links followed, mode and owner kept.
+
+        The new content is written beside the file and moved over it, unless that would change its owner, a second
+        hard link or a mount; then it is written in place. Raises ToolFailure, and leaves the old content, on errors.
+        """
+        if path.endswith("/"):
+            raise ToolFailure(f"{path} names a directory. Give the path of a file.")
+        beside = f".hermes-{uuid.uuid4().hex[:12]}"
+        body = _WRITE.replace("@PATH@", quote(path)).replace("@BESIDE@", beside)
+        output = await self.script(body, payload=data)
+        head, _, rest = output.rpartition(b"\n@")[2].partition(b"\n")
+        word, _, value = head.partition(b" ")
+        if word == b"ok":
+            return Written(rest.removesuffix(b"\n").decode(errors="surrogateescape") or path, value == b"made")
+        reason = text_of(output).replace("\n@failed", "").strip() or "no answer from the shell"
+        raise ToolFailure(f"{path} could not be written: {reason[:500]}")
+
+    async def remove(self, path: str) -> None:
+        """Delete a file. Raises ToolFailure."""
+        output = await self.script(f"rm -- {quote(path)} 2>&1 && echo @ok")
+        if not output.endswith(b"@ok\n"):
+            raise ToolFailure(f"{path} could not be deleted: {text_of(output).strip()[:500]}")
+
+    async def temporary_directory(self) -> str:
+        """Where our files go in the sandbox: its TMPDIR, else /tmp."""
+        if self._temporary is None:
+            self._temporary = text_of(await self.script('printf %s "${TMPDIR:-/tmp}"')) or "/tmp"
+        return self._temporary
+
+    async def aclose(self) -> None:
+        """End both shells; what was started in the background goes on. Idempotent."""
+        shells, self._agent, self._control = (self._agent, self._control), None, None
+        for shell in shells:
+            if shell is not None:
+                await shell.close()
+
+
+class FileMissing(ToolFailure):
+    """There is no such file."""
+
+    def __init__(self, path: str, similar: list[str]) -> None:
+        hint = f" Did you mean {', '.join(similar)}?" if similar else ""
+        details = {"similar_files": similar} if similar else {}
+        super().__init__(f"File not found: {path}.{hint}", **details)
+
+
+_WRITE = """(
+exec 2>&1
+p=@PATH@ made=kept
+if [ -L "$p" ]; then q=$(readlink -f "$p") && p=$q; fi
+d=${p%/*}
+if [ ! -d "${d:-/}" ]; then mkdir -p "$d" && made=made; fi
+if [ -d "$p" ]; then echo "it is a directory"; printf '\\n@failed\\n'; exit; fi
+if [ ! -e "$p" ]; then
+  t=$d/@BESIDE@
+  if payload >"$t" && mv "$t" "$p"; then printf '\\n@ok %s\\n%s\\n' $made "$p"; exit; fi
+  rm -f "$t"; printf '\\n@failed\\n'; exit
+fi
+if [ ! -w "$p" ]; then echo "permission denied"; printf '\\n@failed\\n'; exit; fi
+if [ -f "$p" ] && [ -w "${d:-/}" ] && { [ -O "$p" ] || [ "$(id -u)" = 0 ]; } && [ "$(stat -c %h "$p")" = 1 ]; then
+  t=$d/@BESIDE@
+  if ! { cp -p "$p" "$t" && payload >"$t"; }; then rm -f "$t"; printf '\\n@failed\\n'; exit; fi
+  mv -f "$t" "$p" 2>/dev/null || { cat "$t" >"$p"; rm -f "$t"; }
+else
+  payload >"$p" || { printf '\\n@failed\\n'; exit; }
+fi
+printf '\\n@ok %s\\n%s\\n' $made "$p"
+)"""
+
+
+def quote(path: str) -> str:
+    """`path` as one word of a shell script. Raises ToolFailure for what no path or command can hold."""
+    if "\0" in path:
+        raise ToolFailure(f"{path[:80]!r} contains a NUL byte, which no path or command can hold. Remove it.")
+    return shlex.quote(path)
+
+
+def text_of(data: bytes) -> str:
+    """Bytes as text that any JSON encoder and terminal log takes; undecodable bytes become U+FFFD."""
+    return data.decode("utf-8", "replace")
+
+
+def _fits_inline(payload: bytes) -> bool:
+    if len(payload) > INLINE_INPUT_BYTES or b"\0" in payload:
+        return False
+    try:
+        payload.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
