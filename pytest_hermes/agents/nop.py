@@ -13,5 +13,7 @@ if TYPE_CHECKING:
 class NopAgent:
     """An `Agent` that leaves the sandbox as it is."""
 
+    needs_model = False
+
     async def run(self, prompt: str, toolbox: Toolbox) -> AgentResult:
         return AgentResult(messages=[{"role": "user", "content": prompt}], finished_naturally=True)

@@ -28,6 +28,8 @@ class OracleAgent:
     host's); `SOLUTION_DIR` names the place in both. AgentError when the task has no solution.
     """
 
+    needs_model = False
+
     def __init__(self, context: AgentContext) -> None:
         self._context = context
         self._result = AgentResult(messages=[], stop_reason="error")

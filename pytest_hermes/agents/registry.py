@@ -14,7 +14,7 @@ from pytest_hermes.agents.oracle import OracleAgent
 from pytest_hermes.agents.protocol import Agent, AgentContext, AgentFactory
 from pytest_hermes.errors import ConfigurationError
 
-HERMES_OPTIONS = ("history_keep_rounds", "loop_limit", "parallel_tool_calls")
+HERMES_OPTIONS = ("loop_limit", "parallel_tool_calls")
 """What `env.agent_options` may hold for the `hermes` agent."""
 
 
@@ -58,8 +58,8 @@ def find_agent(name: str) -> AgentFactory:
 
 
 def agent_needs_model(name: str) -> bool:
-    """Whether a run of this agent needs `--model`: `hermes` does, a user's agent if it says `needs_model = True`."""
-    return bool(getattr(find_agent(name), "needs_model", False))
+    """Whether this agent is given the model: `oracle` and `nop` are not, nor is one that says `needs_model = False`."""
+    return bool(getattr(find_agent(name), "needs_model", True))
 
 
 def _hermes(context: AgentContext) -> HermesAgentLoop:
@@ -70,6 +70,7 @@ def _hermes(context: AgentContext) -> HermesAgentLoop:
             close = difflib.get_close_matches(key, HERMES_OPTIONS, 1)
             hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(HERMES_OPTIONS)}"
             raise ConfigurationError(f"env.agent_options: unknown option {key!r} of the hermes agent; {hint}")
+    options = {"history_keep_rounds": context.history_keep_rounds, **context.options}
     return HermesAgentLoop(
         context.model,
         max_turns=context.max_turns,
@@ -79,18 +80,12 @@ def _hermes(context: AgentContext) -> HermesAgentLoop:
         extra_body=context.sampling.extra_body,
         system_prompt=context.system_prompt,
         deadline_s=context.deadline_s,
-        **context.options,
+        history_keep_rounds=context.history_keep_rounds,
+        **options,
     )
 
 
-_hermes.needs_model = True  # type: ignore[attr-defined]
-
-
-def _nop(context: AgentContext) -> NopAgent:
-    return NopAgent()
-
-
-_BUILTIN: dict[str, Callable[[AgentContext], Agent]] = {"hermes": _hermes, "oracle": OracleAgent, "nop": _nop}
+_BUILTIN: dict[str, Callable[..., Agent]] = {"hermes": _hermes, "oracle": OracleAgent, "nop": NopAgent}
 
 
 def _agent_of(name: str, factory: AgentFactory, context: AgentContext) -> Agent:

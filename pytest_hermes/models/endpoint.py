@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import ipaddress
 import os
 import urllib.parse
@@ -22,13 +23,15 @@ class Endpoint:
     base_url: str
     api_key: str | None = dataclasses.field(default=None, repr=False)
 
-    @property
+    @functools.cached_property
     def shown(self) -> str:
         parts = urllib.parse.urlsplit(self.base_url)
         return urllib.parse.urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
 
     def url(self, path: str) -> str:
         """The URL of `path` below the base; a query of the base URL (`?api-version=...`) is kept."""
+        if "?" not in self.base_url:
+            return f"{self.base_url}/{path}"
         parts = urllib.parse.urlsplit(self.base_url)
         return urllib.parse.urlunsplit(parts._replace(path=parts.path.rstrip("/") + "/" + path))
 

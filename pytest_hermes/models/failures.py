@@ -50,6 +50,8 @@ NOT_FOUND = re.compile(
 )
 QUOTA = re.compile(r"insufficient_quota|billing_hard_limit|exceeded your current quota", re.IGNORECASE)
 
+CANNOT_CONNECT = "cannot connect ({}). Is it running, is the URL right?"
+
 
 @dataclasses.dataclass(eq=False)
 class AttemptFailed(Exception):

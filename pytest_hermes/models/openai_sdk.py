@@ -1,26 +1,23 @@
 """The chat client over the openai SDK (`--hermes-client=openai`): for Azure and other endpoints that need it.
 
-The SDK brings the transport and the authentication; retries and errors are ours (`retry.py`, `failures.py`), so both
-clients behave alike. Its low-level `post` is used: the typed `create` costs 2 to 25 ms of CPU a call.
+The SDK brings the transport and the authentication, through its low-level `post` (the typed `create` costs 2 to 25 ms
+of CPU a call). Requests, retries and errors are ours, so both clients behave alike.
 """
 
 from __future__ import annotations
 
-import asyncio
+import json
 import os
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from pytest_hermes.errors import ConfigurationError, ModelAnswerInvalid, ModelUnavailable
+from pytest_hermes.errors import ConfigurationError
 from pytest_hermes.models import failures
-from pytest_hermes.models.answers import completion
-from pytest_hermes.models.endpoint import Endpoint, resolve
-from pytest_hermes.models.failures import AttemptFailed
-from pytest_hermes.models.pricing import Price, priced
-from pytest_hermes.models.protocol import Completion, Conversation, Sampling
-from pytest_hermes.models.retry import RetryPolicy, retry_after_s
+from pytest_hermes.models.client import HttpChatModel, Response
+from pytest_hermes.models.endpoint import resolve
+from pytest_hermes.models.pricing import Price
+from pytest_hermes.models.retry import RetryPolicy
 
 if TYPE_CHECKING:
     import openai
@@ -29,11 +26,11 @@ AZURE_API_VERSION = "2024-10-21"
 """Used when OPENAI_API_VERSION is not set."""
 
 
-class OpenAISDKClient:
+class OpenAISDKClient(HttpChatModel):
     """A `ChatModel` over `openai.AsyncOpenAI`, or `AsyncAzureOpenAI` where the base URL is an Azure resource.
 
     Azure: base URL `https://<resource>.openai.azure.com` (or `AZURE_OPENAI_ENDPOINT`), key from `AZURE_OPENAI_API_KEY`,
-    `model` is the deployment. Everything else as `ChatClient`.
+    `model` is the deployment. Bound to the event loop of its first call. Everything else as `ChatClient`.
     """
 
     def __init__(
@@ -48,46 +45,19 @@ class OpenAISDKClient:
         prices: Mapping[str, Price] | None = None,
         retry: RetryPolicy | None = None,
     ) -> None:
-        self.name = model
         url = base_url or os.environ.get("AZURE_OPENAI_ENDPOINT")
         self._azure = url is not None and (urlsplit(url).hostname or "").endswith(".openai.azure.com")
         if self._azure:
             api_key = api_key or os.environ.get("AZURE_OPENAI_API_KEY")
             if not api_key:
                 raise ConfigurationError(f"no API key for {url}: set AZURE_OPENAI_API_KEY")
-        self.endpoint: Endpoint = resolve(url if self._azure else base_url, api_key)
-        self._timeout_s = timeout_s
-        self._retry = retry or RetryPolicy(max_retries=max_retries)
+        endpoint = resolve(url if self._azure else base_url, api_key)
+        super().__init__(endpoint, model, timeout_s=timeout_s, max_retries=max_retries, prices=prices, retry=retry)
         self._headers = dict(default_headers or {})
-        self._prices = prices
         self._sdk: openai.AsyncOpenAI | None = None
 
-    async def complete(
-        self,
-        conversation: Conversation,
-        *,
-        tools: Sequence[Mapping[str, Any]] = (),
-        sampling: Sampling = Sampling(),
-        timeout_s: float | None = None,
-    ) -> Completion:
-        """See `ChatModel.complete`. ModelUnavailable too when `timeout_s` runs out during the call or its retries."""
-        body: dict[str, Any] = {"model": self.name, "messages": list(conversation.messages)}
-        if tools:
-            body["tools"] = list(tools)
-        if sampling.temperature is not None:
-            body["temperature"] = sampling.temperature
-        if sampling.max_tokens is not None:
-            body["max_tokens"] = sampling.max_tokens
-        body.update(sampling.extra_body)
-        try:
-            async with asyncio.timeout(timeout_s):
-                answer, retries = await self._retry.run(lambda: self._attempt(body))
-        except TimeoutError as error:
-            raise ModelUnavailable(f"no answer from {self.endpoint.shown} within {timeout_s:.0f} s") from error
-        usage = priced(self.name, answer.usage, self._prices)
-        return Completion(answer.message, answer.finish_reason, usage, answer.latency_s, retries, answer.model)
-
     async def aclose(self) -> None:
+        """Close the SDK's connections."""
         sdk, self._sdk = self._sdk, None
         if sdk is not None:
             await sdk.close()
@@ -111,32 +81,21 @@ class OpenAISDKClient:
                 self._sdk = openai.AsyncOpenAI(base_url=self.endpoint.base_url, **options)
         return self._sdk
 
-    async def _attempt(self, body: dict[str, Any]) -> Completion:
+    async def _send(self, path: str, payload: bytes | None) -> Response:
         import openai
 
-        where, began = self.endpoint.shown, time.perf_counter()
+        where, client = self.endpoint.shown, self._client()
+        whole = openai.HttpxBinaryResponseContent
         try:
-            answer = await self._client().post("/chat/completions", body=body, cast_to=object)
+            if payload is None:
+                answer = await client.get(f"/{path}", cast_to=whole)
+            else:
+                answer = await client.post(f"/{path}", body=json.loads(payload), cast_to=whole)
         except openai.APITimeoutError as error:
-            raise failures.unreachable(f"nothing within {self._timeout_s:.0f} s", where=where) from error
+            raise failures.unreachable(f"nothing within {self._timeout_s:g} s", where=where) from error
         except openai.APIStatusError as error:
-            raise self._refusal(error.status_code, error.response.content, error.response.headers) from error
+            return Response(error.status_code, error.response.headers, error.response.content)
         except openai.APIConnectionError as error:
-            raise failures.unreachable(f"cannot connect ({error.__cause__ or error})", where=where) from error
-        except (openai.APIResponseValidationError, ValueError) as error:
-            raise failures.invalid(ModelAnswerInvalid(f"the answer is not JSON ({error})"), where=where) from error
-        latency_s = time.perf_counter() - began
-        try:
-            if not isinstance(answer, dict):
-                raise ModelAnswerInvalid(f"the answer is not a JSON object: {str(answer)[:200]}")
-            if inside := failures.error_inside(answer):
-                raise self._refusal(*inside, {})
-            return completion(answer, latency_s=latency_s)
-        except ModelAnswerInvalid as error:
-            raise failures.invalid(error, where=where) from error
-
-    def _refusal(self, status: int, body: bytes | Mapping[str, Any], headers: Mapping[str, str]) -> AttemptFailed:
-        failed = failures.refusal(status, body, where=self.endpoint.shown, model=self.name)
-        failed.after_s = retry_after_s(headers, self._retry.now())
-        failed.error.args = (self.endpoint.hide(str(failed.error)),)
-        return failed
+            reason = failures.CANNOT_CONNECT.format(error.__cause__ or error)
+            raise failures.unreachable(reason, where=where) from error
+        return Response(answer.response.status_code, answer.response.headers, answer.response.content)

@@ -9,7 +9,9 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Mapping
+from typing import Any
 
+from pytest_hermes.errors import ConfigurationError
 from pytest_hermes.models.protocol import Usage
 
 PRICES_DATE = "2025-11-30"
@@ -43,6 +45,39 @@ PRICES: dict[str, Price] = {
     "gemini-2.5-flash": Price(0.30, 2.50, 0.03),
 }
 """Standard tier, text tokens. Models whose price depends on the prompt's length are left out on purpose."""
+
+
+def read_prices(value: Mapping[str, Any] | None) -> dict[str, Price]:
+    """`openai.prices` of a configuration, `{model: {prompt: 1.0, completion: 2.0, cached: 0.1}}`, as prices."""
+    prices = {}
+    for model, given in (value or {}).items():
+        if isinstance(given, Price):
+            prices[str(model)] = given
+            continue
+        try:
+            price = Price(**{key: float(number) for key, number in dict(given).items()})
+        except (TypeError, ValueError) as error:
+            raise ConfigurationError(
+                f"openai.prices.{model}: expected USD per million tokens as {{prompt: 1.0, completion: 2.0, "
+                f"cached: 0.1}} (cached may be left out), found {given!r}"
+            ) from error
+        prices[str(model)] = price
+    return prices
+
+
+def prices_of(configured: Mapping[str, Any] | None) -> dict[str, Price]:
+    """`openai.prices` of the configuration: `{model: {prompt: 1.0, completion: 2.0, cached: 0.1}}`, USD per million
+    tokens. Raises ConfigurationError for anything else."""
+    found = {}
+    for model, fields in (configured or {}).items():
+        numbers = isinstance(fields, Mapping) and all(isinstance(value, int | float) for value in fields.values())
+        if not numbers or not {"prompt", "completion"} <= set(fields) <= {"prompt", "completion", "cached"}:
+            raise ConfigurationError(
+                f"openai.prices.{model}: {fields!r} is not {{prompt: USD, completion: USD}} (and cached: USD, if known)"
+            )
+        found[model] = Price(**{name: float(value) for name, value in fields.items()})
+    return found
+
 
 _DATED = re.compile(r"-(?:20\d\d-?\d\d-?\d\d)$")
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pytest_hermes.errors import ConfigurationError
-from pytest_hermes.models.pricing import Price
+from pytest_hermes.models.pricing import read_prices
 from pytest_hermes.models.protocol import ChatModel
 
 if TYPE_CHECKING:
@@ -26,16 +26,18 @@ def make_model(
     timeout_s: float = 600.0,
     max_retries: int = 4,
     default_headers: Mapping[str, str] | None = None,
-    prices: Mapping[str, Price] | None = None,
+    prices: Mapping[str, Any] | None = None,
     retry: RetryPolicy | None = None,
     script_for: Callable[[Task], Script | None] | None = None,
 ) -> ChatModel:
     """The model called `name`: `scripted`, `scripted:FILE`, or any name that the endpoint knows.
 
-    One per run; it is bound to the event loop of its first call, and `model_for_task` gives what a rollout uses.
-    Raises ConfigurationError (unknown client, no key for a hosted endpoint, unreadable script file).
+    One per run and endpoint: `model_for_task` gives what a rollout uses, `aclose()` on the engine's loop ends it.
+    `prices` is `openai.prices` of the configuration (`pricing.read_prices`). Raises ConfigurationError (unknown client,
+    no key for a hosted endpoint, unreadable script file).
     """
-    if name == "scripted" or name.startswith("scripted:"):
+    table = read_prices(prices)
+    if is_scripted(name):
         from pytest_hermes.models.script import read_script_file
         from pytest_hermes.models.scripted import ScriptedModel
 
@@ -54,7 +56,7 @@ def make_model(
             timeout_s=timeout_s,
             max_retries=max_retries,
             default_headers=default_headers,
-            prices=prices,
+            prices=table,
             retry=retry,
         )
     if client == "openai":
@@ -67,10 +69,15 @@ def make_model(
             timeout_s=timeout_s,
             max_retries=max_retries,
             default_headers=default_headers,
-            prices=prices,
+            prices=table,
             retry=retry,
         )
     raise ConfigurationError(f"--hermes-client={client}: unknown client; known: {', '.join(CLIENTS)}")
+
+
+def is_scripted(name: str | None) -> bool:
+    """Whether a model name means the scripted model: `scripted` or `scripted:FILE`."""
+    return name is not None and (name == "scripted" or name.startswith("scripted:"))
 
 
 def model_for_task(model: ChatModel, task: Task) -> ChatModel:
