@@ -121,7 +121,7 @@ class Benchmark:
 
 def is_asynchronous(verify: Verifier) -> bool:
     """Whether a verifier runs on the engine's loop."""
-    return inspect.iscoroutinefunction(verify) or inspect.iscoroutinefunction(getattr(verify, "__call__", None))
+    return inspect.iscoroutinefunction(verify) or inspect.iscoroutinefunction(type(verify).__call__)
 
 
 def as_verdict(result: VerifierResult | None) -> Verdict:

@@ -54,7 +54,7 @@ def _parametrize(metafunc: pytest.Metafunc, mark: pytest.Mark, settings_for: Any
             parameters = [TaskAttempt(None, attempt) for attempt in range(1, attempts + 1)]
             metafunc.parametrize(JOB_FIXTURE, parameters, ids=[str(p.attempt) for p in parameters], indirect=True)
         return
-    parameters = []
+    items = []
     for task in benchmark.load(settings):
         marks = [
             _registered_mark(metafunc.config, f"{kind}_{slug(value)}")
@@ -63,8 +63,8 @@ def _parametrize(metafunc: pytest.Metafunc, mark: pytest.Mark, settings_for: Any
         ]
         for attempt in range(1, attempts + 1):
             name = task.id if attempts == 1 else f"{task.id}:{attempt}"
-            parameters.append(pytest.param(TaskAttempt(task, attempt), id=name, marks=marks))
-    metafunc.parametrize(JOB_FIXTURE, parameters, indirect=True)
+            items.append(pytest.param(TaskAttempt(task, attempt), id=name, marks=marks))
+    metafunc.parametrize(JOB_FIXTURE, items, indirect=True)
 
 
 def _registered_mark(config: pytest.Config, name: str) -> pytest.MarkDecorator:
@@ -94,7 +94,7 @@ def job_of(item: pytest.Item, settings_for: Any) -> Job | None:
     if mark is None or JOB_FIXTURE not in getattr(item, "fixturenames", ()):
         return None
     callspec = getattr(item, "callspec", None)
-    parameter: TaskAttempt = callspec.params.get(JOB_FIXTURE) if callspec else None
+    parameter: TaskAttempt | None = callspec.params.get(JOB_FIXTURE) if callspec else None
     parameter = parameter or TaskAttempt(None, 1)
     benchmark = benchmark_of(mark)
     settings: Settings = settings_for(benchmark)
@@ -145,26 +145,24 @@ def _module_name(item: pytest.Item) -> str:
     return path or "tests"
 
 
-MARK_FIELDS = {
-    "prompt": (str, "what the agent is asked"),
-    "id": (str, "the task's id; default: the test's name"),
-    "image": (str, "image of the sandbox"),
-    "sandbox": (SandboxSpec, "everything about the sandbox, instead of image, env, workdir and network"),
-    "env": (Mapping, "environment of the sandbox"),
-    "workdir": (str, "directory that commands start in"),
-    "network": (bool, "False: no network"),
-    "toolsets": ((list, tuple), "tool sets the agent gets"),
-    "files": (
-        (Mapping, object),
-        "files put into the working directory before the agent starts: a mapping of name to text",
-    ),
-    "solution": (str, "shell script that solves the task, for --hermes-agent=oracle"),
-    "script": ((list, tuple), "turns of --model=scripted"),
-    "limits": (Limits, "clocks and turn limit"),
-    "difficulty": (str, ""),
-    "category": (str, ""),
-    "tags": ((list, tuple), ""),
+MARK_FIELDS: dict[str, type | tuple[type, ...]] = {
+    "prompt": str,
+    "id": str,
+    "image": str,
+    "sandbox": SandboxSpec,
+    "env": Mapping,
+    "workdir": str,
+    "network": bool,
+    "toolsets": (list, tuple),
+    "files": object,
+    "solution": str,
+    "script": (list, tuple),
+    "limits": Limits,
+    "difficulty": str,
+    "category": str,
+    "tags": (list, tuple),
 }
+"""Arguments of the `hermes` mark that describe a task, and their types; docs/benchmarks.md says what each does."""
 
 
 def task_of_mark(node: pytest.Item, mark: pytest.Mark) -> Task:
@@ -176,8 +174,7 @@ def task_of_mark(node: pytest.Item, mark: pytest.Mark) -> Task:
     for name, value in given.items():
         if name not in MARK_FIELDS:
             raise ConfigurationError(f"{where}: unknown argument {name!r}{hint(name, MARK_FIELDS)}")
-        kinds = MARK_FIELDS[name][0]
-        if not isinstance(value, kinds):
+        if not isinstance(value, MARK_FIELDS[name]):
             raise ConfigurationError(f"{where}: {name}={value!r} is of type {type(value).__name__}")
     if not given.get("prompt"):
         raise ConfigurationError(f"{where}: needs prompt=... (or use @benchmark.parametrize)")

@@ -8,7 +8,6 @@ errors with a close-match hint. This module imports nothing heavy; PyYAML is imp
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import types
 import typing
 from collections.abc import Iterable, Mapping
@@ -103,36 +102,15 @@ class OpenAISettings:
 
 
 ATROPOS_FIELDS = frozenset(
-    [
-        "group_size",
-        "max_num_workers",
-        "max_eval_workers",
-        "max_num_workers_per_node",
-        "steps_per_eval",
-        "eval_handling",
-        "eval_limit_ratio",
-        "inference_weight",
-        "batch_size",
-        "max_batches_offpolicy",
-        "rollout_server_url",
-        "total_steps",
-        "num_rollouts_to_keep",
-        "num_rollouts_per_group_for_logging",
-        "ensure_scores_are_not_same",
-        "data_path_to_save_groups",
-        "data_dir_to_save_evals",
-        "min_items_sent_before_logging",
-        "include_messages",
-        "min_batch_allocation",
-        "worker_timeout",
-        "thinking_mode",
-        "reasoning_effort",
-        "max_reasoning_tokens",
-        "custom_thinking_prompt",
-        "eval_concurrency",
-        "max_concurrent_tasks",
-        "distribution",
-    ]
+    (
+        *("group_size", "max_num_workers", "max_eval_workers", "max_num_workers_per_node", "steps_per_eval"),
+        *("eval_handling", "eval_limit_ratio", "inference_weight", "batch_size", "max_batches_offpolicy"),
+        *("rollout_server_url", "total_steps", "num_rollouts_to_keep", "num_rollouts_per_group_for_logging"),
+        *("ensure_scores_are_not_same", "data_path_to_save_groups", "data_dir_to_save_evals"),
+        *("min_items_sent_before_logging", "include_messages", "min_batch_allocation", "worker_timeout"),
+        *("thinking_mode", "reasoning_effort", "max_reasoning_tokens", "custom_thinking_prompt"),
+        *("eval_concurrency", "max_concurrent_tasks", "distribution"),
+    )
 )
 """Fields of RL configurations that may stand in the same YAML; evaluation under pytest does not read them."""
 
@@ -173,6 +151,8 @@ class Settings:
 
 def hint(name: str, known: Iterable[str]) -> str:
     """`. Did you mean 'x'?` for a near miss, else the known names."""
+    import difflib
+
     candidates = [str(candidate) for candidate in known]
     close = difflib.get_close_matches(name, candidates, n=3, cutoff=0.6)
     if close:

@@ -48,8 +48,9 @@ class Controller:
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
         """Exit 0 if all that failed are invalid rollouts, and no more of them than `env.max_invalid` allows."""
-        allowed = self._hermes.max_invalid()
-        if exitstatus == pytest.ExitCode.TESTS_FAILED and 0 < self._invalid == self._failed <= allowed:
+        if exitstatus != pytest.ExitCode.TESTS_FAILED or not 0 < self._invalid == self._failed:
+            return
+        if self._invalid <= self._hermes.max_invalid():
             session.exitstatus = pytest.ExitCode.OK
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from pytest_hermes.failures import RolloutInvalid
 from pytest_hermes.session import rollout_key, session_key, waited_key
 
 if TYPE_CHECKING:
@@ -19,13 +20,6 @@ if TYPE_CHECKING:
     from pytest_hermes.rollout import Job, Rollout
     from pytest_hermes.task import Task
     from pytest_hermes.tool_context import ToolContext
-
-
-class RolloutInvalid(pytest.fail.Exception):
-    """A rollout without a valid reward: shown as its message, without a traceback."""
-
-    def __init__(self, message: str) -> None:
-        super().__init__(message, pytrace=False)
 
 
 @pytest.fixture

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_hermes import config as settings_module
-from pytest_hermes.config import Settings
-from pytest_hermes.errors import ConfigurationError
+if TYPE_CHECKING:
+    from pytest_hermes.config import Settings
 
 
 @dataclasses.dataclass(frozen=True)
@@ -120,6 +119,8 @@ def run_root(config: pytest.Config) -> Path:
 
 def resolve_settings(config: pytest.Config, defaults: dict[str, Any] | None, origin: str) -> Settings:
     """The settings of one benchmark, all layers merged. Raises ConfigurationError."""
+    from pytest_hermes.config import Settings, load_yaml, parse_assignment
+
     settings = Settings()
     if defaults:
         settings = settings.updated(defaults, origin)
@@ -129,9 +130,9 @@ def resolve_settings(config: pytest.Config, defaults: dict[str, Any] | None, ori
     elif config.getini("hermes_config"):
         path = Path(config.rootpath, config.getini("hermes_config"))
     if path:
-        settings = settings.updated(settings_module.load_yaml(path), str(path))
+        settings = settings.updated(load_yaml(path), str(path))
     for assignment in config.getoption("hermes_set"):
-        settings = settings.updated(settings_module.parse_assignment(assignment), f"--hermes-set {assignment}")
+        settings = settings.updated(parse_assignment(assignment), f"--hermes-set {assignment}")
     for field in ("model", "base_url"):
         if value := config.getini(f"hermes_{field}"):
             name = {"model": "model_name"}.get(field, field)
@@ -152,6 +153,8 @@ def resolve_settings(config: pytest.Config, defaults: dict[str, Any] | None, ori
 
 
 def _check_ranges(settings: Settings) -> None:
+    from pytest_hermes.errors import ConfigurationError
+
     env = settings.env
     for name, value, least in (
         ("concurrency", env.concurrency, 1),
@@ -166,9 +169,9 @@ def _check_ranges(settings: Settings) -> None:
             raise ConfigurationError(f"env.{name}: {value} is below {least}")
     if not env.timeout_multiplier > 0:
         raise ConfigurationError(f"env.timeout_multiplier: {env.timeout_multiplier} is not above 0")
-    for name, value, choices in (
+    for name, chosen, choices in (
         ("env.local_confine", env.local_confine, ("auto", "on", "off")),
         ("openai.client", settings.openai.client, ("aiohttp", "openai")),
     ):
-        if value not in choices:
-            raise ConfigurationError(f"{name}: {value!r} is none of {', '.join(choices)}")
+        if chosen not in choices:
+            raise ConfigurationError(f"{name}: {chosen!r} is none of {', '.join(choices)}")

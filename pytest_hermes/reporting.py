@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_hermes.errors import BodyNotRun, BodySkipped, HermesError, InfrastructureError, VerifierTimeout
+from pytest_hermes.failures import BodyTimeout
 from pytest_hermes.session import HermesSession, handle_key, rollout_key, session_key, waited_key
 
 if TYPE_CHECKING:
@@ -61,13 +62,6 @@ def plain(value: object) -> object:
 # -- the body's judgement ------------------------------------------------------------------------------
 
 
-class BodyTimeout(pytest.fail.Exception):
-    """The test body used up the verifier's clock."""
-
-    def __init__(self, seconds: float) -> None:
-        super().__init__(f"the test body did not end within the verifier's {seconds:g} s", pytrace=False)
-
-
 @contextmanager
 def body_clock(item: pytest.Item) -> Iterator[None]:
     """Interrupt a body that judges when its verify clock is over. Needs the main thread and SIGALRM, as on Linux."""
@@ -78,7 +72,7 @@ def body_clock(item: pytest.Item) -> Iterator[None]:
     seconds = handle.job.effective_limits().verify_s or 0.0
 
     def expired(_signal: int, _frame: object) -> None:
-        raise BodyTimeout(seconds)
+        raise BodyTimeout(f"the test body did not end within the verifier's {seconds:g} s")
 
     before = signal.signal(signal.SIGALRM, expired)
     signal.setitimer(signal.ITIMER_REAL, seconds)
@@ -105,12 +99,11 @@ def finish_phase(item: pytest.Item, call: pytest.CallInfo[Any], report: pytest.T
         _judge_by_body(session, item, rollout, error)
         if isinstance(error, InfrastructureError):
             report.when = "setup"  # pytest and its reporters call a failure outside the call phase an error
-    elif report.when == "call" and error is not None and rollout.passed and not hasattr(report, "wasxfail"):
-        if not isinstance(error, pytest.skip.Exception):
-            rollout.outcome, rollout.cause, rollout.error = "failed", "test_body", f"{type(error).__name__}: {error}"
-            session.engine.record_again(rollout)
-            describe(item, rollout)
-            report.user_properties[:] = item.user_properties
+    elif report.when == "call" and report.failed and rollout.passed:
+        rollout.outcome, rollout.cause, rollout.error = "failed", "test_body", f"{type(error).__name__}: {error}"
+        session.engine.record_again(rollout)
+        describe(item, rollout)
+        report.user_properties[:] = item.user_properties
     if report.when == "call" or (report.when == "setup" and report.failed):
         report.duration += rollout.duration_s
         report.start, report.stop = rollout.started, max(rollout.finished, report.stop)

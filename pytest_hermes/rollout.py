@@ -15,8 +15,6 @@ import time
 from collections.abc import AsyncIterator, Iterator
 from typing import TYPE_CHECKING, Any
 
-import pytest
-
 from pytest_hermes import limits as limits_module
 from pytest_hermes.agents.protocol import AgentContext
 from pytest_hermes.agents.result import AgentResult
@@ -34,6 +32,7 @@ from pytest_hermes.errors import (
     VerifierError,
     VerifierTimeout,
 )
+from pytest_hermes.failures import TaskFailed
 from pytest_hermes.limits import Limits
 from pytest_hermes.models.protocol import Sampling
 from pytest_hermes.outcome import Outcome, Policies
@@ -103,13 +102,6 @@ class Clocks:
             yield
         finally:
             setattr(self, f"{phase}_s", getattr(self, f"{phase}_s") + time.monotonic() - began)
-
-
-class TaskFailed(pytest.fail.Exception):
-    """A rollout below its pass threshold, as a test failure without a traceback."""
-
-    def __init__(self, message: str) -> None:
-        super().__init__(message, pytrace=False)
 
 
 @dataclasses.dataclass
@@ -241,6 +233,7 @@ class _Try:
         self.job, self.services, self.policies, self.gate = job, services, policies, gate
         self.task, self.settings = job.task, job.settings
         self.limits = job.effective_limits()
+        self.toolbox: Toolbox
         self.stop_error: BaseException | None = None
         self.rollout = Rollout(
             benchmark=job.benchmark,
@@ -253,7 +246,8 @@ class _Try:
         )
 
     async def run(self) -> Rollout:
-        rollout, error = self.rollout, None
+        rollout = self.rollout
+        error: BaseException | None = None
         rollout.started = time.time()
         try:
             if self.task.error:
@@ -332,7 +326,7 @@ class _Try:
         context = AgentContext(
             task=self.task,
             sandbox=sandbox,
-            model=await self.services.model(self.settings, self.task),
+            model=self.services.model(self.settings, self.task),
             sampling=Sampling(
                 temperature=env.agent_temperature, max_tokens=env.max_token_length, extra_body=env.extra_body or {}
             ),
@@ -343,7 +337,7 @@ class _Try:
             options=dict(env.agent_options or {}),
         )
         agent = make_agent(env.agent, context)
-        toolbox = self.services.toolbox(sandbox, job)
+        self.toolbox = toolbox = self.services.toolbox(sandbox, job)
         rollout.trajectory = AgentResult(messages=[{"role": "user", "content": self.task.prompt}], stop_reason="error")
         try:
             with rollout.clocks.running("agent"):
@@ -390,7 +384,7 @@ class _Try:
             if self.job.verify is not None:
                 await self.verify(sandbox, self.job.verify)
             if self.gate is not None:
-                ctx = self.services.tool_context(sandbox, self.job)
+                ctx = self.services.tool_context(sandbox, self.toolbox, self.task)
                 try:
                     await self.gate.judgement(rollout, ctx)
                 finally:
@@ -420,7 +414,7 @@ class _Try:
 
     async def _verify_once(self, sandbox: Sandbox, verifier: Verifier) -> Verdict:
         seconds = self.limits.verify_s or limits_module.DEFAULTS.verify_s or 0.0
-        ctx = self.services.tool_context(sandbox, self.job)
+        ctx = self.services.tool_context(sandbox, self.toolbox, self.task)
         verification = Verification(self.task, sandbox, ctx, self.rollout.trajectory, seconds, self.settings)
         try:
             async with asyncio.timeout(seconds + VERIFY_MARGIN_S) as clock:

@@ -89,7 +89,7 @@ class _Group:
 
 def _group_key(item: pytest.Item) -> tuple[object, ...]:
     callspec = getattr(item, "callspec", None)
-    shared = ()
+    shared: tuple[tuple[str, int], ...] = ()
     if callspec is not None:
         shared = tuple(
             (name, callspec.indices[name])

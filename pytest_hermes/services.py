@@ -47,7 +47,6 @@ class Services:
         self._make_sandbox = make_sandbox
         self._providers: dict[tuple[Any, ...], SandboxProvider] = {}
         self._models: dict[str, ChatModel] = {}
-        self._scripts: Any = None
         self._policies: dict[int, Policies] = {}
         self._verify_slots: Any = None
         self._threads: concurrent.futures.ThreadPoolExecutor | None = None
@@ -112,7 +111,7 @@ class Services:
             SandboxRequest(
                 spec=job.task.sandbox,
                 labels=Owner.here(
-                    run_id=self.run.run_id, worker=self.run.worker, item=job.node_id, lease_s=lifetime
+                    run=self.run.run_id, worker=self.run.worker, item=job.node_id, lease_s=lifetime
                 ).labels(),
                 task_id=job.task.id,
                 lifetime_s=lifetime,
@@ -133,34 +132,31 @@ class Services:
             sandbox, enabled, settings=tool_settings(job.settings), disabled_toolsets=env.disabled_toolsets or ()
         )
 
-    def tool_context(self, sandbox: Sandbox, job: Job) -> ToolContext:
+    def tool_context(self, sandbox: Sandbox, toolbox: Toolbox, task: Task) -> ToolContext:
         """The verifier's synchronous tools: every tool set, whatever the agent had, in a shell of its own."""
-        return ToolContext(Toolbox(sandbox, None, settings=tool_settings(job.settings)), sandbox, self.loop)
+        return ToolContext(toolbox, sandbox, self.loop, task_id=task.id)
 
     # -- model ---------------------------------------------------------------------------------------
 
-    async def model(self, settings: Settings, task: Task) -> ChatModel | None:
-        """The client of the configured endpoint; for `scripted`, one that plays the task's script."""
-        if not self.needs_model(settings) or settings.openai.model_name is None:
+    def model(self, settings: Settings, task: Task) -> ChatModel | None:
+        """The client that the task's agent talks to; None for an agent that needs none or without a model's name."""
+        openai = settings.openai
+        if not openai.model_name or not self.needs_model(settings):
             return None
-        from pytest_hermes.models import registry
+        from pytest_hermes.models.registry import make_model, model_for_task
 
-        if registry.is_scripted(settings.openai.model_name):
-            if self._scripts is None:
-                self._scripts = await registry.start_scripts(settings.openai.model_name)
-            return await self._scripts.model_for(task)  # type: ignore[no-any-return]
         key = _model_key(settings)
         if key not in self._models:
-            openai = settings.openai
-            self._models[key] = registry.make_model(
+            self._models[key] = make_model(
                 openai.model_name,
                 base_url=openai.base_url,
-                api_key=openai.api_key,
                 client=openai.client,
+                api_key=openai.api_key,
                 timeout_s=openai.timeout,
                 max_retries=openai.num_retries,
+                prices=openai.prices,
             )
-        return self._models[key]
+        return model_for_task(self._models[key], task)
 
     # -- verification ----------------------------------------------------------------------------------
 
@@ -195,8 +191,6 @@ class Services:
             await provider.aclose()
         for model in self._models.values():
             await model.aclose()
-        if self._scripts is not None:
-            await self._scripts.aclose()
         if self._threads is not None:
             self._threads.shutdown(wait=False, cancel_futures=True)
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pytest_hermes.benchmark import Benchmark
     from pytest_hermes.config import Settings
     from pytest_hermes.engine import Engine, Handle
-    from pytest_hermes.rollout import Job
+    from pytest_hermes.rollout import Job, Rollout
 
 WORKERINPUT = "hermes"
 DEFAULT_CONCURRENCY = 4

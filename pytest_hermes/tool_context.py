@@ -209,10 +209,14 @@ class ToolContext:
 
     def cleanup(self) -> None:
         """End the shells of this context. Idempotent; the sandbox is the engine's to remove."""
+        self._wait(self.aclose)
+
+    async def aclose(self) -> None:
+        """`cleanup` for callers on the engine's loop."""
         with self._lock:
             idle, self._idle = self._idle, []
         for _, tools in idle:
-            self._wait(tools.aclose)
+            await tools.aclose()
 
     def _with_tools(self, use: Callable[[Toolbox], Coroutine[Any, Any, T]]) -> T:
         number, tools = self._take()

@@ -17,8 +17,6 @@ import uuid
 from pathlib import Path
 from typing import Any
 
-from pytest_hermes.errors import ConfigurationError
-
 FORMAT_VERSION = 1
 
 
@@ -71,6 +69,8 @@ class RunDirectory:
         try:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
+            from pytest_hermes.errors import ConfigurationError
+
             raise ConfigurationError(
                 f"run directory {self.path}: cannot be made ({error.strerror}). Choose another with --hermes-run-dir"
             ) from error

@@ -1,0 +1,74 @@
+"""The command `pytest-hermes`: what one does with runs outside of pytest."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from pytest_hermes import __version__
+from pytest_hermes.errors import HermesError
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a sub-command; its exit status. Errors of ours are one line on stderr and status 2."""
+    options = _parser().parse_args(arguments)
+    try:
+        return int(options.run(options))
+    except HermesError as error:
+        print(f"pytest-hermes {options.command}: {error}", file=sys.stderr)
+        return 2
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="pytest-hermes", description="Work with runs of pytest-hermes. Benchmarks themselves are run by pytest."
+    )
+    parser.add_argument("--version", action="version", version=f"pytest-hermes {__version__}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    show = commands.add_parser("show", help="print the summary of runs, finished or not")
+    show.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="a run directory")
+    show.add_argument("--json", action="store_true", help="the numbers as JSON, one object a line")
+    show.set_defaults(run=_show)
+
+    reap = commands.add_parser("reap", help="remove sandboxes whose owning process is dead")
+    reap.add_argument("--sandbox", action="append", choices=["local", "docker"], help="only this backend; repeatable")
+    reap.set_defaults(run=_reap)
+    return parser
+
+
+def _show(options: argparse.Namespace) -> int:
+    import json
+
+    from pytest_hermes.artifacts.records import read_rows
+    from pytest_hermes.artifacts.summary import render, summarize
+    from pytest_hermes.reporting import plain_line
+
+    for run in options.runs:
+        summary = summarize(read_rows(run))
+        if options.json:
+            print(json.dumps({"run": str(run), **summary.as_json()}))
+            continue
+        print(f"{run}:")
+        for line in render(summary):
+            print(f"  {plain_line(line)}")
+    return 0
+
+
+def _reap(options: argparse.Namespace) -> int:
+    from pytest_hermes.reaper import reap
+
+    failed = 0
+    for backend, result in reap(options.sandbox or ["local", "docker"]).items():
+        if isinstance(result, int):
+            print(f"{backend}: removed {result}")
+        else:
+            print(f"{backend}: {result}")
+            failed += bool(options.sandbox)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,48 @@
+"""What all tests share: parts of this machine that a test needs, and files made for it."""
+
+from __future__ import annotations
+
+import functools
+import os
+import shutil
+import subprocess
+
+import pytest
+
+pytest_plugins = ["pytester"]
+
+REQUIRED = {part.strip() for part in os.environ.get("HERMES_TEST_REQUIRE", "").split(",") if part.strip()}
+"""Parts that must be there: a test of a listed part fails instead of skipping."""
+
+
+@functools.cache
+def missing(part: str) -> str | None:
+    """Why a part cannot be used here, or None if it can."""
+    if part == "docker":
+        if shutil.which("docker") is None:
+            return "no docker command"
+        found = subprocess.run(["docker", "version", "--format", "{{.Server.Version}}"], capture_output=True, text=True)
+        return None if found.returncode == 0 else f"no Docker daemon answers: {found.stderr.strip()[:200]}"
+    if part == "bwrap":
+        if shutil.which("bwrap") is None:
+            return "no bubblewrap (bwrap)"
+        probe = ["bwrap", "--ro-bind", "/", "/", "--unshare-pid", "true"]
+        found = subprocess.run(probe, capture_output=True, text=True)
+        return None if found.returncode == 0 else f"bubblewrap does not work: {found.stderr.strip()[:200]}"
+    if part == "sample-images":
+        if reason := missing("docker"):
+            return reason
+        found = subprocess.run(["docker", "image", "inspect", "ubuntu:24.04"], capture_output=True)
+        return None if found.returncode == 0 else "no base images: run tests/images/build.sh"
+    return f"unknown part {part!r}"
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    for mark in item.iter_markers("requires"):
+        for part in mark.args:
+            reason = missing(part)
+            if reason is None:
+                continue
+            if part in REQUIRED or (part == "sample-images" and "docker" in REQUIRED):
+                pytest.fail(f"HERMES_TEST_REQUIRE names {part}: {reason}", pytrace=False)
+            pytest.skip(f"{part}: {reason}")
