@@ -31,6 +31,7 @@ from pytest_hermes.agents.rounds import History
 from pytest_hermes.agents.tool_calls import error_in, normalised, with_notice
 from pytest_hermes.errors import AgentTimeout, ConfigurationError, ContextOverflow, ModelUnavailable
 from pytest_hermes.models.answers import reasoning_of
+from pytest_hermes.models.pricing import Price, priced
 from pytest_hermes.models.protocol import ChatModel, Completion, Message, Sampling
 from pytest_hermes.models.server_model import ChatServer, ServerModel, as_model
 
@@ -63,6 +64,7 @@ class HermesAgentLoop:
     the first user message and that many last rounds (an assistant message with its tool results) in what is SENT;
     older ones go in blocks, when twice as many have gathered, so that a provider's prefix cache stays of use. The
     result always has every message. `tool_call_parser` is asked when an answer has text and no structured calls.
+    `prices` win over the built-in table where the endpoint reports no cost (`models/pricing.py`).
     `loop_limit` identical turns in a row end the run (0: never); two turns before, the model is told.
     `budget_config` is accepted for hermes environments: the toolbox has the budget.
     """
@@ -86,6 +88,7 @@ class HermesAgentLoop:
         tool_call_parser: ToolCallParser | None = None,
         loop_limit: int = 5,
         parallel_tool_calls: bool = True,
+        prices: Mapping[str, Price] | None = None,
     ) -> None:
         self.server = server
         self.model = as_model(server)
@@ -101,6 +104,7 @@ class HermesAgentLoop:
         self._parser = tool_call_parser
         self._loop_limit = loop_limit
         self._parallel = parallel_tool_calls
+        self._prices = prices
         self._begin([])
 
     def _begin(self, messages: Sequence[Message], toolbox: Toolbox | None = None) -> None:
@@ -173,7 +177,7 @@ class HermesAgentLoop:
         while True:
             left = self._left()
             if self._out_of_time():
-                raise AgentTimeout(f"the agent's {self.deadline_s:.0f} s are used up after {turn - 1} turns")
+                raise AgentTimeout(f"the agent's {self.deadline_s:g} s are used up after {turn - 1} turns")
             try:
                 answer = await self.model.complete(
                     self._history.sent(), tools=self._schemas, sampling=self._sampling, timeout_s=left
@@ -184,12 +188,12 @@ class HermesAgentLoop:
                     raise
             except ModelUnavailable as error:
                 if self._out_of_time():
-                    raise AgentTimeout(f"the agent's {self.deadline_s:.0f} s ended during model call {turn}") from error
+                    raise AgentTimeout(f"the agent's {self.deadline_s:g} s ended during model call {turn}") from error
                 raise
-        result = self._result
-        result.turns.append(TurnRecord(turn, answer.latency_s, 0.0, answer.retries, answer.finish_reason, answer.usage))
+        result, usage = self._result, priced(self.model.name, answer.usage, self._prices)
+        result.turns.append(TurnRecord(turn, answer.latency_s, 0.0, answer.retries, answer.finish_reason, usage))
         result.turns_used = turn
-        result.usage = result.usage.plus(answer.usage)
+        result.usage = result.usage.plus(usage)
         return answer
 
     def _read(self, answer: Completion) -> tuple[Message, list[dict[str, Any]]]:
@@ -246,7 +250,7 @@ class HermesAgentLoop:
 
     async def _call(self, turn: int, position: int, call: dict[str, Any]) -> None:
         name, arguments = call["function"]["name"], call["function"]["arguments"]
-        if name not in self._names or self._box is None:
+        if self._box is None or (self._given_names is not None and name not in self._given_names):
             result = json.dumps({"error": f"Unknown tool '{name}'. Available tools: {sorted(self._names)}"})
         else:
             result = await self._box.call(name, arguments, call_id=call["id"])

@@ -65,20 +65,6 @@ def read_prices(value: Mapping[str, Any] | None) -> dict[str, Price]:
     return prices
 
 
-def prices_of(configured: Mapping[str, Any] | None) -> dict[str, Price]:
-    """`openai.prices` of the configuration: `{model: {prompt: 1.0, completion: 2.0, cached: 0.1}}`, USD per million
-    tokens. Raises ConfigurationError for anything else."""
-    found = {}
-    for model, fields in (configured or {}).items():
-        numbers = isinstance(fields, Mapping) and all(isinstance(value, int | float) for value in fields.values())
-        if not numbers or not {"prompt", "completion"} <= set(fields) <= {"prompt", "completion", "cached"}:
-            raise ConfigurationError(
-                f"openai.prices.{model}: {fields!r} is not {{prompt: USD, completion: USD}} (and cached: USD, if known)"
-            )
-        found[model] = Price(**{name: float(value) for name, value in fields.items()})
-    return found
-
-
 _DATED = re.compile(r"-(?:20\d\d-?\d\d-?\d\d)$")
 
 
