@@ -1,4 +1,4 @@
-"""The sandbox seam: what a backend must offer. Everything above it (shell session, tools, verification) is backend-neutral.
+"""The sandbox seam: what a backend must offer. Shell session, tools and verification above it are backend-neutral.
 
 A `Sandbox` belongs to one rollout, lives on the engine's event loop and is safe for concurrent calls. Commands are
 either a string, run by `bash -c` (`sh -c` where the image has no bash), or an argument vector, run as it is.
@@ -47,8 +47,12 @@ class Stream(Protocol):
         """The next chunk of output; `b""` at its end."""
         ...
 
+    async def exit_code(self) -> int | None:
+        """How the command ended, once `read` gave `b""`; a signal n is 128 + n, None is not known."""
+        ...
+
     async def close(self) -> None:
-        """End the command (with its stream); idempotent."""
+        """End the command (not what it left in the background) and the stream; idempotent."""
         ...
 
 
