@@ -70,7 +70,6 @@ def _hermes(context: AgentContext) -> HermesAgentLoop:
             close = difflib.get_close_matches(key, HERMES_OPTIONS, 1)
             hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(HERMES_OPTIONS)}"
             raise ConfigurationError(f"env.agent_options: unknown option {key!r} of the hermes agent; {hint}")
-    options = {"history_keep_rounds": context.history_keep_rounds, **context.options}
     return HermesAgentLoop(
         context.model,
         max_turns=context.max_turns,
@@ -81,7 +80,7 @@ def _hermes(context: AgentContext) -> HermesAgentLoop:
         system_prompt=context.system_prompt,
         deadline_s=context.deadline_s,
         history_keep_rounds=context.history_keep_rounds,
-        **options,
+        **context.options,
     )
 
 
