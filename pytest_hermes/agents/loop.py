@@ -31,7 +31,6 @@ from pytest_hermes.agents.rounds import History
 from pytest_hermes.agents.tool_calls import error_in, normalised, with_notice
 from pytest_hermes.errors import AgentTimeout, ConfigurationError, ContextOverflow, ModelUnavailable
 from pytest_hermes.models.answers import reasoning_of
-from pytest_hermes.models.pricing import Price, priced
 from pytest_hermes.models.protocol import ChatModel, Completion, Message, Sampling
 from pytest_hermes.models.server_model import ChatServer, ServerModel, as_model
 
@@ -64,7 +63,6 @@ class HermesAgentLoop:
     the first user message and that many last rounds (an assistant message with its tool results) in what is SENT;
     older ones go in blocks, when twice as many have gathered, so that a provider's prefix cache stays of use. The
     result always has every message. `tool_call_parser` is asked when an answer has text and no structured calls.
-    `prices` win over the built-in table where the endpoint reports no cost (`models/pricing.py`).
     `loop_limit` identical turns in a row end the run (0: never); two turns before, the model is told.
     `budget_config` is accepted for hermes environments: the toolbox has the budget.
     """
@@ -88,7 +86,6 @@ class HermesAgentLoop:
         tool_call_parser: ToolCallParser | None = None,
         loop_limit: int = 5,
         parallel_tool_calls: bool = True,
-        prices: Mapping[str, Price] | None = None,
     ) -> None:
         self.server = server
         self.model = as_model(server)
@@ -104,7 +101,6 @@ class HermesAgentLoop:
         self._parser = tool_call_parser
         self._loop_limit = loop_limit
         self._parallel = parallel_tool_calls
-        self._prices = prices
         self._begin([])
 
     def _begin(self, messages: Sequence[Message], toolbox: Toolbox | None = None) -> None:
@@ -190,10 +186,10 @@ class HermesAgentLoop:
                 if self._out_of_time():
                     raise AgentTimeout(f"the agent's {self.deadline_s:g} s ended during model call {turn}") from error
                 raise
-        result, usage = self._result, priced(self.model.name, answer.usage, self._prices)
-        result.turns.append(TurnRecord(turn, answer.latency_s, 0.0, answer.retries, answer.finish_reason, usage))
+        result = self._result
+        result.turns.append(TurnRecord(turn, answer.latency_s, 0.0, answer.retries, answer.finish_reason, answer.usage))
         result.turns_used = turn
-        result.usage = result.usage.plus(usage)
+        result.usage = result.usage.plus(answer.usage)
         return answer
 
     def _read(self, answer: Completion) -> tuple[Message, list[dict[str, Any]]]:
@@ -210,6 +206,8 @@ class HermesAgentLoop:
         if wire.get("reasoning_details"):
             # Providers that sign their reasoning want it back unchanged with the tool results.
             message["reasoning_details"] = wire["reasoning_details"]
+        if wire.get("refusal"):
+            message["refusal"] = wire["refusal"]
         if calls:
             message["tool_calls"] = calls
         self._result.reasoning_per_turn.append(reasoning)
@@ -278,7 +276,7 @@ class HermesAgentLoop:
 
 
 def _has_text(message: Message) -> bool:
-    content = message.get("content")
+    content = message.get("content") or message.get("refusal")
     return bool(content.strip() if isinstance(content, str) else content)
 
 

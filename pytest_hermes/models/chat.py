@@ -17,6 +17,7 @@ import aiohttp
 from pytest_hermes.models import failures
 from pytest_hermes.models.client import HttpChatModel, Response
 from pytest_hermes.models.endpoint import resolve
+from pytest_hermes.models.pricing import Price
 from pytest_hermes.models.retry import RetryPolicy
 
 CONNECTIONS = 1000
@@ -41,9 +42,12 @@ class ChatClient(HttpChatModel):
         max_retries: int = 4,
         default_headers: Mapping[str, str] | None = None,
         ssl: ssl_module.SSLContext | bool = True,
+        prices: Mapping[str, Price] | None = None,
         retry: RetryPolicy | None = None,
     ) -> None:
-        super().__init__(resolve(base_url, api_key), model, timeout_s=timeout_s, max_retries=max_retries, retry=retry)
+        super().__init__(
+            resolve(base_url, api_key), model, timeout_s=timeout_s, max_retries=max_retries, prices=prices, retry=retry
+        )
         self._proxy = self.endpoint.proxy()
         self._ssl = ssl
         self._headers = {"Content-Type": "application/json", "User-Agent": "pytest-hermes"}

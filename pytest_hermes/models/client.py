@@ -1,4 +1,4 @@
-"""What every HTTP chat client does the same way: the request, retries, errors. A subclass only sends.
+"""What every HTTP chat client does the same way: the request, retries, errors, prices. A subclass only sends.
 
 Errors are those of `failures.py`, retries those of `retry.py`. The API key goes into the Authorization header and
 nowhere else: messages that echo it are cleaned.
@@ -20,6 +20,7 @@ from pytest_hermes.models.answers import completion, decode
 from pytest_hermes.models.conversation import Transcript
 from pytest_hermes.models.endpoint import Endpoint
 from pytest_hermes.models.failures import AttemptFailed
+from pytest_hermes.models.pricing import Price, priced
 from pytest_hermes.models.protocol import Completion, Conversation, Sampling
 from pytest_hermes.models.retry import RetryPolicy, retry_after_s
 
@@ -40,7 +41,8 @@ class HttpChatModel(abc.ABC):
     """A `ChatModel` at an OpenAI-compatible endpoint.
 
     `timeout_s` bounds one attempt; `complete(timeout_s=...)` bounds the whole call with its retries. `retry` replaces
-    the whole policy, `max_retries` only its count.
+    the whole policy, `max_retries` only its count. Where the endpoint reports no cost, `prices` and then the built-in
+    table give it (`pricing.py`).
     """
 
     def __init__(
@@ -50,12 +52,14 @@ class HttpChatModel(abc.ABC):
         *,
         timeout_s: float,
         max_retries: int,
+        prices: Mapping[str, Price] | None,
         retry: RetryPolicy | None,
     ) -> None:
         self.name = model
         self.endpoint = endpoint
         self._timeout_s = timeout_s
         self._retry = retry or RetryPolicy(max_retries=max_retries)
+        self._prices = prices
         self._max_tokens_field = "max_tokens"
 
     @abc.abstractmethod
@@ -90,7 +94,8 @@ class HttpChatModel(abc.ABC):
                 error.args = (f"{error} {suggestion}",)
             raise
         answer.message.setdefault("role", "assistant")
-        return dataclasses.replace(answer, retries=retries) if retries else answer
+        usage = priced(self.name, answer.usage, self._prices)
+        return Completion(answer.message, answer.finish_reason, usage, answer.latency_s, retries, answer.model)
 
     async def models(self) -> list[str]:
         """The names that the endpoint lists at `/models`. Raises a ModelError type."""

@@ -16,6 +16,7 @@ from pytest_hermes.errors import ConfigurationError
 from pytest_hermes.models import failures
 from pytest_hermes.models.client import HttpChatModel, Response
 from pytest_hermes.models.endpoint import resolve
+from pytest_hermes.models.pricing import Price
 from pytest_hermes.models.retry import RetryPolicy
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ class OpenAISDKClient(HttpChatModel):
         timeout_s: float = 600.0,
         max_retries: int = 4,
         default_headers: Mapping[str, str] | None = None,
+        prices: Mapping[str, Price] | None = None,
         retry: RetryPolicy | None = None,
     ) -> None:
         url = base_url or os.environ.get("AZURE_OPENAI_ENDPOINT")
@@ -50,7 +52,7 @@ class OpenAISDKClient(HttpChatModel):
             if not api_key:
                 raise ConfigurationError(f"no API key for {url}: set AZURE_OPENAI_API_KEY")
         endpoint = resolve(url if self._azure else base_url, api_key)
-        super().__init__(endpoint, model, timeout_s=timeout_s, max_retries=max_retries, retry=retry)
+        super().__init__(endpoint, model, timeout_s=timeout_s, max_retries=max_retries, prices=prices, retry=retry)
         self._headers = dict(default_headers or {})
         self._sdk: openai.AsyncOpenAI | None = None
 

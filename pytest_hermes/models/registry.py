@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pytest_hermes.errors import ConfigurationError
+from pytest_hermes.models.pricing import read_prices
 from pytest_hermes.models.protocol import ChatModel
 
 if TYPE_CHECKING:
@@ -25,21 +26,24 @@ def make_model(
     timeout_s: float = 600.0,
     max_retries: int = 4,
     default_headers: Mapping[str, str] | None = None,
+    prices: Mapping[str, Any] | None = None,
     retry: RetryPolicy | None = None,
     script_for: Callable[[Task], Script | None] | None = None,
 ) -> ChatModel:
     """The model called `name`: `scripted`, `scripted:FILE`, or any name that the endpoint knows.
 
     One per run and endpoint: `model_for_task` gives what a rollout uses, `aclose()` on the engine's loop ends it.
-    Raises ConfigurationError (unknown client, no key for a hosted endpoint, unreadable script file).
+    `prices` is `openai.prices` of the configuration (`pricing.read_prices`). Raises ConfigurationError (unknown client,
+    no key for a hosted endpoint, unreadable script file).
     """
+    table = read_prices(prices)
     if is_scripted(name):
         from pytest_hermes.models.script import read_script_file
         from pytest_hermes.models.scripted import ScriptedModel
 
         path = name.partition(":")[2]
         file = read_script_file(path) if path else None
-        return ScriptedModel(file, script_for=script_for, timeout_s=timeout_s, retry=retry)
+        return ScriptedModel(file, script_for=script_for, timeout_s=timeout_s, prices=table, retry=retry)
     if not name:
         raise ConfigurationError("no model named: give --model NAME (or --model=scripted)")
     if client == "aiohttp":
@@ -52,6 +56,7 @@ def make_model(
             timeout_s=timeout_s,
             max_retries=max_retries,
             default_headers=default_headers,
+            prices=table,
             retry=retry,
         )
     if client == "openai":
@@ -64,6 +69,7 @@ def make_model(
             timeout_s=timeout_s,
             max_retries=max_retries,
             default_headers=default_headers,
+            prices=table,
             retry=retry,
         )
     raise ConfigurationError(f"--hermes-client={client}: unknown client; known: {', '.join(CLIENTS)}")

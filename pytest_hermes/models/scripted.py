@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_hermes.errors import ConfigurationError
 from pytest_hermes.models.chat import ChatClient
+from pytest_hermes.models.pricing import Price
 from pytest_hermes.models.protocol import Completion, Conversation, Sampling
 from pytest_hermes.models.retry import RetryPolicy
 from pytest_hermes.models.script import Script, ScriptFile, read_script_file
@@ -38,13 +39,15 @@ class ScriptedModel:
         *,
         script_for: Callable[[Task], Script | None] | None = None,
         timeout_s: float = 600.0,
+        prices: Mapping[str, Price] | None = None,
         retry: RetryPolicy | None = None,
     ) -> None:
         self.name = MODEL
         self.server = ScriptedServer()
         self._file = file or ScriptFile()
         self._script_for = script_for
-        self._timeout_s, self._retry = timeout_s, retry or RetryPolicy(base_s=0.05)
+        self._timeout_s, self._prices = timeout_s, prices
+        self._retry = retry or RetryPolicy(base_s=0.05)
         self._client: ChatClient | None = None
         self._starting: asyncio.Task[ScriptedServer] | None = None
         if self._file.default is not None:
@@ -83,7 +86,7 @@ class ScriptedModel:
         await asyncio.shield(self._starting)
         if self._client is None:
             self._client = ChatClient(
-                self.server.url(), MODEL, "scripted", timeout_s=self._timeout_s, retry=self._retry
+                self.server.url(), MODEL, "scripted", timeout_s=self._timeout_s, prices=self._prices, retry=self._retry
             )
         return self._client.at(self.server.url(key))
 

@@ -89,18 +89,20 @@ async def no_sleep(_seconds: float) -> None:
 
 
 @contextlib.asynccontextmanager
-async def playing(script: Any) -> AsyncIterator[tuple[ChatClient, ScriptedServer]]:
+async def playing(script: Any, **options: Any) -> AsyncIterator[tuple[ChatClient, ScriptedServer]]:
     async with ScriptedServer() as server:
         server.add("k", script)
-        client = ChatClient(server.url("k"), "scripted", "x", retry=RetryPolicy(2, sleep=no_sleep))
+        client = ChatClient(server.url("k"), "scripted", "x", retry=RetryPolicy(2, sleep=no_sleep), **options)
         try:
             yield client, server
         finally:
             await client.aclose()
 
 
-async def play(script: Any, desk: Desk | None = None, prompt: Any = "do it", **options: Any) -> AgentResult:
-    async with playing(script) as (client, _):
+async def play(
+    script: Any, desk: Desk | None = None, prompt: Any = "do it", client_options: Any = (), **options: Any
+) -> AgentResult:
+    async with playing(script, **dict(client_options)) as (client, _):
         return await HermesAgentLoop(client, **options).run(prompt, desk or Desk())
 
 
@@ -183,7 +185,7 @@ async def test_retries_are_recorded() -> None:
 async def test_cost_is_the_endpoints_word_else_by_price_else_unknown() -> None:
     tokens = {"prompt_tokens": 1_000_000, "completion_tokens": 500_000}
     script = [{"tool": "say", "usage": tokens}, {"content": "ok", "usage": {**tokens, "cost": 0.25}}]
-    result = await play(script, prices={"scripted": Price(prompt=1.0, completion=4.0)})
+    result = await play(script, client_options={"prices": {"scripted": Price(prompt=1.0, completion=4.0)}})
     assert [turn.usage.cost_usd for turn in result.turns] == [3.0, 0.25]
     assert result.usage.cost_usd == 3.25
     assert (await play([{"content": "ok", "usage": tokens}])).usage.cost_usd is None
@@ -335,6 +337,13 @@ async def test_an_empty_answer_is_asked_about_once(empty: str | None) -> None:
     assert result.messages[1] == {"role": "assistant", "content": empty}
     assert (sent[1]["content"], sent[2]["content"]) == (EMPTY_ANSWER, NUDGE)
     assert (result.stop_reason, result.finished_naturally, result.turns_used) == ("finished", True, 4)
+
+
+@pytest.mark.asyncio
+async def test_a_refusal_is_an_answer() -> None:
+    result = await play([{"message": {"content": None, "refusal": "I will not."}}])
+    assert (result.stop_reason, result.turns_used) == ("finished", 1)
+    assert result.messages[-1] == {"role": "assistant", "content": None, "refusal": "I will not."}
 
 
 @pytest.mark.asyncio

@@ -64,7 +64,7 @@ def context(**changes: Any) -> AgentContext:
 def test_the_built_in_agents() -> None:
     loop = make_agent(
         "hermes",
-        context(options={"loop_limit": 0}, history_keep_rounds=4, prices={"m": {"prompt": 1, "completion": 2}}),
+        context(options={"loop_limit": 0}, history_keep_rounds=4),
     )
     assert isinstance(loop, HermesAgentLoop)
     assert (loop.max_turns, loop.deadline_s, loop.task_id) == (9, 60.0, "t")
