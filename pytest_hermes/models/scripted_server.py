@@ -38,15 +38,23 @@ class _Refused(Exception):
 class ScriptedServer:
     """Serves scripts; start, `add(key, script)`, give `url(key)` to a client, stop.
 
-    `models` are the names it knows. `stats` counts chat requests per key, faults included; `requests` keeps the last
-    request body of every key.
+    `models` are the names it knows. `stats` counts chat requests per key, faults included; with
+    `keep_requests`, `requests` holds the last request body of every key.
     """
 
-    def __init__(self, *, models: Sequence[str] = (MODEL,), host: str = "127.0.0.1", port: int = 0) -> None:
+    def __init__(
+        self,
+        *,
+        models: Sequence[str] = (MODEL,),
+        host: str = "127.0.0.1",
+        port: int = 0,
+        keep_requests: bool = False,
+    ) -> None:
         self.models = tuple(models)
         self.stats: collections.Counter[str] = collections.Counter()
         self.requests: dict[str, dict[str, Any]] = {}
         self._host, self._port = host, port
+        self._keep_requests = keep_requests
         self._scripts: dict[str, list[Turn] | Player] = {}
         self._fired: collections.Counter[tuple[str, int, int]] = collections.Counter()
         self._runner: web.AppRunner | None = None
@@ -111,7 +119,8 @@ class ScriptedServer:
         self.stats[key] += 1
         body = await request.read()
         asked = self._checked(body)
-        self.requests[key] = asked
+        if self._keep_requests:
+            self.requests[key] = asked
         script = self._scripts.get(key)
         if script is None:
             raise _Refused(404, f"no script {key!r} on this server", "script_not_found")

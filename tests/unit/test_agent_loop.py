@@ -90,7 +90,7 @@ async def no_sleep(_seconds: float) -> None:
 
 @contextlib.asynccontextmanager
 async def playing(script: Any, **options: Any) -> AsyncIterator[tuple[ChatClient, ScriptedServer]]:
-    async with ScriptedServer() as server:
+    async with ScriptedServer(keep_requests=True) as server:
         server.add("k", script)
         client = ChatClient(server.url("k"), "scripted", "x", retry=RetryPolicy(2, sleep=no_sleep), **options)
         try:

@@ -501,9 +501,12 @@ def test_a_client_may_be_used_on_one_loop_after_another() -> None:
 
 
 def test_a_transcript_encodes_a_message_once_and_joins() -> None:
-    transcript = Transcript([{"role": "user", "content": "a"}])
+    message = {"role": "user", "content": "a"}
+    transcript = Transcript([message])
+    message["content"] = "changed afterwards"
     tools = [{"type": "function", "function": {"name": "f"}}]
     first = transcript.payload({"model": "m"}, tools)
     transcript.append({"role": "assistant", "content": None})
     assert json.loads(first) == {"model": "m", "messages": [{"role": "user", "content": "a"}], "tools": tools}
     assert json.loads(transcript.payload({"model": "m"}))["messages"][1] == {"role": "assistant", "content": None}
+    assert json.loads(transcript.payload({"model": "m"}, [])).keys() == {"model", "messages"}
