@@ -198,7 +198,7 @@ class HermesAgentLoop:
         content, raw_calls = wire.get("content"), wire.get("tool_calls")
         if not raw_calls and self._parser is not None and isinstance(content, str) and content and self._schemas:
             content, raw_calls = self._parser.parse(content, tools=self._schemas)
-        calls = normalised(raw_calls or (), self._ids)
+        calls = normalised(raw_calls, self._ids)
         message: Message = {"role": "assistant", "content": content}
         reasoning = reasoning_of(wire)
         if reasoning is not None:

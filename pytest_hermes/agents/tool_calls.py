@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Iterable
 from typing import Any
 
 
-def normalised(calls: Iterable[Any], seen: set[str]) -> list[dict[str, Any]]:
+def normalised(calls: Any, seen: set[str]) -> list[dict[str, Any]]:
     """Calls as `{id, type, function: {name, arguments}}` with `arguments` a string.
 
-    Takes dicts and objects, with `name` and `arguments` in `function` or on top. An id that is missing, or was used
-    before in this conversation (`seen`, which is added to), becomes `call_<8 hex>`. `extra_content`, which Gemini wants
-    back unchanged, is kept.
+    Takes a list of dicts or objects (anything else holds no calls), with `name` and `arguments` in `function` or on
+    top. An id that is missing, or was used before in this conversation (`seen`, which is added to), becomes
+    `call_<8 hex>`. `extra_content`, which Gemini wants back unchanged, is kept.
     """
     normal = []
-    for call in calls:
+    for call in calls if isinstance(calls, list | tuple) else ():
         function = _get(call, "function") or call
         call_id = _get(call, "id")
         if not isinstance(call_id, str) or not call_id or call_id in seen:

@@ -38,12 +38,18 @@ def make_model(
     """
     table = read_prices(prices)
     if is_scripted(name):
+        from pytest_hermes.models.retry import RetryPolicy
         from pytest_hermes.models.script import read_script_file
         from pytest_hermes.models.scripted import ScriptedModel
 
         path = name.partition(":")[2]
-        file = read_script_file(path) if path else None
-        return ScriptedModel(file, script_for=script_for, timeout_s=timeout_s, prices=table, retry=retry)
+        return ScriptedModel(
+            read_script_file(path) if path else None,
+            script_for=script_for,
+            timeout_s=timeout_s,
+            prices=table,
+            retry=retry or RetryPolicy(max_retries=max_retries, base_s=0.05),
+        )
     if not name:
         raise ConfigurationError("no model named: give --model NAME (or --model=scripted)")
     if client == "aiohttp":

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
 
@@ -43,13 +45,15 @@ NUMBER = 3
 
 
 @pytest.fixture
-def own_agents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> str:
+def own_agents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[str]:
     """A module of agents under a name of its own; the name."""
     name = f"own_agents_{abs(hash(request.node.nodeid))}"
     (tmp_path / f"{name}.py").write_text(SOURCE)
     (tmp_path / f"{name}_bad.py").write_text("import there_is_no_such_package\n")
     monkeypatch.syspath_prepend(tmp_path)
-    return name
+    yield name
+    for module in (name, f"{name}_bad"):
+        sys.modules.pop(module, None)
 
 
 def context(**changes: Any) -> AgentContext:
