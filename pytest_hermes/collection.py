@@ -15,6 +15,7 @@ from pytest_hermes.limits import Limits
 from pytest_hermes.rollout import Job
 from pytest_hermes.session import job_key
 from pytest_hermes.task import FileTree, InlineFiles, SandboxSpec, Script, Task, slug
+from pytest_hermes.tools.toolsets import resolve_toolsets
 
 JOB_FIXTURE = "_hermes_job"
 """Every fixture of ours asks for this one; benchmarks parametrise it."""
@@ -176,6 +177,7 @@ def task_of_mark(node: pytest.Item, mark: pytest.Mark) -> Task:
             raise ConfigurationError(f"{where}: unknown argument {name!r}{hint(name, MARK_FIELDS)}")
         if not isinstance(value, MARK_FIELDS[name]):
             raise ConfigurationError(f"{where}: {name}={value!r} is of type {type(value).__name__}")
+    resolve_toolsets(given.get("toolsets"))
     if not given.get("prompt"):
         raise ConfigurationError(f"{where}: needs prompt=... (or use @benchmark.parametrize)")
     spec = given.get("sandbox") or SandboxSpec(

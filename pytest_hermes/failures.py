@@ -1,4 +1,7 @@
-"""What tests of rollouts fail with: pytest failures that show their message and no traceback."""
+"""What tests of rollouts fail with: pytest failures that show their message and no traceback.
+
+`__module__` is set as in pytest's own outcomes: the short summary then begins with the message, not with our path.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +16,16 @@ class _Shown(Failed):
 class TaskFailed(_Shown):
     """A rollout below its pass threshold (`rollout.check()`)."""
 
+    __module__ = "builtins"
+
 
 class RolloutInvalid(_Shown):
     """A rollout without a valid reward; raised in set-up, so that pytest calls it an error."""
 
+    __module__ = "builtins"
+
 
 class BodyTimeout(_Shown):
     """The test body used up the verifier's clock."""
+
+    __module__ = "builtins"

@@ -1,0 +1,143 @@
+"""Mistakes in options, settings, marks and tasks: one clear line, nothing started, the other tasks go on."""
+
+from __future__ import annotations
+
+import pytest
+
+ONE = """
+    benchmark = Benchmark("bench", tasks=[write("fix-git", "a"), write("other", "b")], verify=verify)
+
+    @benchmark.parametrize
+    def test_task(rollout):
+        rollout.check()
+"""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--hermes-task=fix-gti"], "*--hermes-task: benchmark bench has no task 'fix-gti'. Did you mean 'fix-git'?*"),
+        (["--hermes-skip-task=nothing-like-it"], "*--hermes-skip-task: * has no task 'nothing-like-it'. Known: *"),
+        (["--hermes-toolsets=terminl"], "*nknown tool set 'terminl'*Did you mean 'terminal'*"),
+        (["--hermes-sandbox=dokcer"], "*dokcer*docker*"),
+        (["--hermes-agent=orcale"], "*orcale*did you mean 'oracle'*"),
+        (["--hermes-agent=no.such:Agent"], "*there is no module 'no.such'*"),
+        (["--hermes-set", "env.attemps=2"], "*unknown setting env.attemps. Did you mean 'attempts'?*"),
+        (["--hermes-set", "attempts"], "*--hermes-set 'attempts': not of the form*"),
+        (["--hermes-config=none.yaml"], "*none.yaml: cannot be read*"),
+        (["--hermes-attempts=0"], "*env.attempts: 0 is below 1*"),
+        (["--hermes-concurrency=0"], "*env.concurrency: 0 is below 1*"),
+        (["--hermes-timeout-multiplier=0"], "*timeout_multiplier: 0.0 is not above 0*"),
+        (["--hermes-local-confine=maybe"], "*local_confine: 'maybe' is none of auto, on, off*"),
+    ],
+    ids=lambda value: value[-1] if isinstance(value, list) else "",
+)
+def test_wrong_names_stop_at_collection(bench, processes, arguments, message):
+    bench.write(body=ONE)
+    run = bench.run(*processes, *arguments)
+    assert run.result.ret in (2, 1, 4)
+    run.result.stdout.fnmatch_lines([message])
+    run.result.stdout.no_fnmatch_line("*Traceback*")
+    assert not run.started
+
+
+def test_no_model_is_said_once_before_anything_starts(bench):
+    bench.write(body=ONE)
+    run = bench.run(model=None)
+    assert run.result.ret == 4
+    run.result.stderr.fnmatch_lines(["*no model: give --model=NAME*"])
+    assert not run.started
+
+
+def test_no_model_under_xdist_is_said_by_each_item(bench):
+    bench.write(body=ONE)
+    run = bench.run("-n", "2", model=None)
+    run.result.assert_outcomes(errors=2)
+    run.result.stdout.fnmatch_lines(["*no model: give --model=NAME*"])
+
+
+def test_plain_tests_without_a_model_still_run_when_ours_are_deselected(bench):
+    bench.write(body=ONE + "\n    def test_plain(): pass\n")
+    bench.run("-k", "plain", model=None).result.assert_outcomes(passed=1, deselected=2)
+
+
+def test_k_above_one_with_workers_is_refused(bench):
+    bench.write(body=ONE)
+    run = bench.run("-n", "2", "--hermes-concurrency=3")
+    assert run.result.ret == 4
+    run.result.stderr.fnmatch_lines(["*--hermes-concurrency=3 together with -n 2*"])
+
+
+@pytest.mark.parametrize(
+    ("mark", "message"),
+    [
+        ("prompt='x', promt='y'", "*unknown argument 'promt'. Did you mean 'prompt'?*"),
+        ("toolsets=['terminal']", "*needs prompt=...*"),
+        ("prompt=3", "*prompt=3 is of type int*"),
+        ("prompt='x', toolsets=['terminl']", "*nknown tool set 'terminl'*"),
+    ],
+)
+def test_wrong_marks(bench, mark, message):
+    bench.pytester.makepyfile(
+        f"import pytest\n@pytest.mark.hermes({mark}, script=[])\ndef test_x(ctx): pass\n"
+    )
+    run = bench.run()
+    assert run.result.ret != 0
+    run.result.stdout.fnmatch_lines([message])
+    assert not run.started
+
+
+def test_a_mark_without_a_fixture_is_refused(bench):
+    bench.pytester.makepyfile("import pytest\n@pytest.mark.hermes(prompt='x')\ndef test_x(): pass\n")
+    run = bench.run()
+    run.result.stdout.fnmatch_lines(["*marked `hermes`, but asks for none of the fixtures*"])
+
+
+def test_a_fixture_without_a_mark_is_refused(bench):
+    bench.pytester.makepyfile("def test_x(rollout): pass\n")
+    run = bench.run()
+    run.result.assert_outcomes(errors=1)
+    run.result.stdout.fnmatch_lines(["*asks for a fixture of pytest-hermes, but has no mark `hermes`*"])
+
+
+def test_two_tasks_of_one_name_are_refused(bench):
+    bench.write(
+        body="""
+        benchmark = Benchmark("bench", tasks=[write("a", "1"), write("a", "2")], verify=verify)
+
+        @benchmark.parametrize
+        def test_task(rollout): rollout.check()
+        """
+    )
+    bench.run().result.stdout.fnmatch_lines(["*two tasks are called 'a'*"])
+
+
+def test_a_broken_task_is_an_error_of_its_own(bench, processes):
+    bench.write(
+        body="""
+        import dataclasses
+        broken = dataclasses.replace(write("broken", "x"), error="task broken: no Dockerfile")
+        benchmark = Benchmark("bench", tasks=[broken, write("right", "a")], verify=verify)
+
+        @benchmark.parametrize
+        def test_task(rollout): rollout.check()
+        """
+    )
+    run = bench.run(*processes)
+    run.result.assert_outcomes(passed=1, errors=1)
+    run.result.stdout.fnmatch_lines(["*task broken: no Dockerfile*"])
+    assert run.rows["test_task[broken]"]["cause"] == "task_broken"
+
+
+@pytest.mark.parametrize("owner_first", [True, False], ids=["conftest", "plugin"])
+def test_another_owner_of_the_short_model_option_keeps_it(bench, owner_first):
+    hook = "def pytest_addoption(parser):\n    parser.addoption('--model', default='theirs')\n"
+    bench.write(body=ONE + "\n    def test_option(request): assert request.config.getoption('--model') == 'mine'\n")
+    arguments = ["--model=mine", "--hermes-model=scripted"]
+    if owner_first:
+        bench.pytester.makeconftest(hook)
+    else:
+        bench.pytester.makepyfile(owner=hook)
+        bench.pytester.syspathinsert()
+        arguments += ["-p", "owner"]
+    bench.run(*arguments, model=None).result.assert_outcomes(passed=3)
