@@ -281,6 +281,7 @@ class ShellSession:
         could go on to the command line's next part, saves its state (also a `cd` of the command itself) and exits.
         A shell that does not listen is killed.
         """
+        shell.forget()
         await self._signal(shell, ABORT_SIGNAL)
         await self._sandbox.kill_marked(exec_marker, shell_pid=shell.pid, since_s=time.monotonic() - started)
         with contextlib.suppress(OSError):
@@ -289,7 +290,6 @@ class ShellSession:
             await self._signal(shell, 9)
             await self._sandbox.kill_marked(exec_marker)
             await shell.ends_within(_ABORT_WAIT_S)
-        shell.forget()
         await shell.close()
         if self._shell is shell:
             self._shell = None

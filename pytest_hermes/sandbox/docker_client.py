@@ -1,0 +1,120 @@
+"""The connection to a Docker (or Podman) daemon, and its errors in our words."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pytest_hermes.errors import ImageError, SandboxError, SandboxLost, SandboxStartError, SandboxUnavailable
+
+if TYPE_CHECKING:
+    import aiodocker
+
+_DEFAULT_SOCKET = "/var/run/docker.sock"
+
+
+def daemon_url() -> str | None:
+    """Where the daemon is: DOCKER_HOST, else the first socket of Docker or Podman; None leaves it to Docker contexts.
+
+    Without any socket, Docker's usual one, so that the error names it.
+    """
+    if host := os.environ.get("DOCKER_HOST"):
+        return host
+    if os.environ.get("DOCKER_CONTEXT") or _current_context():
+        return None
+    runtime = os.environ.get("XDG_RUNTIME_DIR", f"/run/user/{os.getuid()}")
+    candidates = [
+        Path(_DEFAULT_SOCKET),
+        Path.home() / ".docker/run/docker.sock",
+        Path(runtime, "docker.sock"),
+        Path(runtime, "podman/podman.sock"),
+        Path("/run/podman/podman.sock"),
+    ]
+    for path in candidates:
+        try:
+            if path.is_socket():
+                return f"unix://{path}"
+        except PermissionError:
+            continue
+    return f"unix://{_DEFAULT_SOCKET}"
+
+
+def _current_context() -> str:
+    folder = Path(os.environ.get("DOCKER_CONFIG", Path.home() / ".docker"))
+    try:
+        name = json.loads((folder / "config.json").read_text()).get("currentContext", "")
+    except (OSError, ValueError):
+        return ""
+    return "" if name == "default" else str(name)
+
+
+async def connect() -> aiodocker.Docker:
+    """A connected client. SandboxUnavailable says which of package, daemon or permission is missing."""
+    try:
+        import aiodocker
+    except ImportError as error:
+        raise SandboxUnavailable(
+            f"--hermes-sandbox=docker needs the package aiodocker ({error}): pip install 'pytest-hermes[docker]'"
+        ) from error
+    url = daemon_url()
+    try:
+        client = aiodocker.Docker(url=url)
+    except ValueError as error:
+        raise SandboxUnavailable(f"--hermes-sandbox=docker: {url or 'the Docker context'}: {error}") from error
+    # Every kept shell holds a connection: aiohttp's limit of 100 would stop the 101st rollout for ever.
+    client.connector._limit = 0
+    try:
+        await client.version()
+    except Exception as error:
+        await client.close()
+        raise unreachable(error, url) from error
+    return client
+
+
+def unreachable(error: Exception, url: str | None) -> Exception:
+    """What a failed first contact means; errors that are no connection's come back as they are."""
+    import aiodocker
+    import aiohttp
+
+    place = url or "the current Docker context's address"
+    if isinstance(error, aiodocker.DockerError) and error.status != 900:
+        return SandboxUnavailable(f"--hermes-sandbox=docker: the daemon at {place} answers {error}")
+    if not isinstance(error, aiohttp.ClientError | OSError | aiodocker.DockerError):
+        return error
+    cause: BaseException | None = error
+    numbers = set()
+    while cause is not None:
+        numbers.add(getattr(cause, "errno", None))
+        cause = cause.__cause__ or cause.__context__
+    if errno.EACCES in numbers:
+        return SandboxUnavailable(
+            f"--hermes-sandbox=docker: no permission to use {place}. Join its group (sudo usermod -aG docker "
+            f"{os.environ.get('USER', '$USER')}, then log in again), or use --hermes-sandbox=local"
+        )
+    return SandboxUnavailable(
+        f"--hermes-sandbox=docker: no Docker daemon at {place}. Start it, or use --hermes-sandbox=local"
+    )
+
+
+def translated(error: Exception, doing: str) -> Exception:
+    """A daemon's or connection's error as one of ours; `doing` says what was asked, with the sandbox or image."""
+    import aiodocker
+    import aiohttp
+
+    if isinstance(error, aiodocker.DockerError):
+        message = error.message if isinstance(error.message, str) else str(error.message)
+        if "no space left" in message.lower():
+            return SandboxStartError(
+                f"{doing}: the Docker daemon's disk is full ({message}). Free some, for example by docker system prune"
+            )
+        if error.status == 404 and "no such image" in message.lower():
+            return ImageError(f"{doing}: {message}")
+        if error.status == 900:
+            return SandboxLost(f"{doing}: the Docker daemon does not answer ({message})")
+        return SandboxError(f"{doing}: the Docker daemon says: {message.strip()} (status {error.status})")
+    if isinstance(error, aiohttp.ClientError | ConnectionError):
+        return SandboxLost(f"{doing}: the Docker daemon does not answer ({error})")
+    return error
