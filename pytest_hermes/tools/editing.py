@@ -80,10 +80,10 @@ def closest(lines: Sequence[str], wanted: Sequence[str]) -> str:
         for index, line in enumerate(stripped):
             there = lines[start + index].strip() if start + index < len(lines) else None
             if there != line:
-                found_text = "the end of the file" if there is None else repr(there[:200])
+                found_text = "the end of the file" if there is None else repr(_no_end(lines[start + index])[:200])
                 return (
                     f" It comes closest at line {start + 1}, and differs at line {start + index + 1}: the file has "
-                    f"{found_text}, old text has {line[:200]!r}. Read the file and copy the text exactly."
+                    f"{found_text}, old text has {wanted[index][:200]!r}. Read the file and copy the text exactly."
                 )
     first = next((line for line in stripped if line), "")
     candidates = [line for line in list(places)[:_CLOSE_SCAN_LINES] if line and len(line) <= 500]

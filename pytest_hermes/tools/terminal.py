@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from pytest_hermes.tools.tool import Result, Tool, ToolFailure, boolean, integer, object_schema, string
+from pytest_hermes.tools.tool import Result, Tool, boolean, integer, object_schema, string
 from pytest_hermes.tools.workspace import Workspace, text_of
 
 OUTPUT_WINDOW_CHARS = 50_000
@@ -41,21 +41,25 @@ async def run_command(workspace: Workspace, command: str, *, timeout_s: float, w
     done = await workspace.run(command, timeout_s=timeout_s, workdir=workdir)
     if done.exit_code != 0 or done.timed_out:
         await workspace.sandbox.check()
-    output = window(text_of(done.output), workspace.output_window)
+    output = window(text_of(done.output), workspace.output_window, done.output_bytes)
     if done.timed_out:
         note = f"[Command timed out after {timeout_s:g}s]"
         return {"output": f"{output.rstrip()}\n{note}" if output else note, "exit_code": 124, "error": None}
     return {"output": output, "exit_code": done.exit_code, "error": None}
 
 
-def window(text: str, size: int) -> str:
-    """`text`, or its first 40 % and last 60 % of `size` characters with a line between that says what is missing."""
+def window(text: str, size: int, written_bytes: int = 0) -> str:
+    """`text`, or its first 40 % and last 60 % of `size` characters with a line between that says what is missing.
+
+    `written_bytes` is what the command wrote in all, where `text` lost its own middle already.
+    """
     if len(text) <= size:
         return text
-    head = int(size * HEAD_SHARE)
-    tail = size - head
-    cut = len(text) - size
-    return f"{text[:head]}\n\n[OUTPUT TRUNCATED - {cut} chars omitted out of {len(text)} total]\n\n{text[-tail:]}"
+    head, tail = text[: int(size * HEAD_SHARE)], text[len(text) - size + int(size * HEAD_SHARE) :]
+    omitted, total, unit = len(text) - size, len(text), "chars"
+    if written_bytes > len(text.encode(errors="replace")):
+        omitted, total, unit = written_bytes - len(head.encode()) - len(tail.encode()), written_bytes, "bytes"
+    return f"{head}\n\n[OUTPUT TRUNCATED - {omitted} {unit} omitted out of {total} total]\n\n{tail}"
 
 
 def refusal(error: str) -> Result:
@@ -81,5 +85,3 @@ TERMINAL = Tool(
     ),
     _run,
 )
-
-__all__ = ["TERMINAL", "ToolFailure", "refusal", "run_command", "window"]

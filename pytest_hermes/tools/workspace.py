@@ -55,20 +55,24 @@ class Workspace:
         """Which grep the sandbox has, once `search_files` has looked."""
         self.cwd = sandbox.workdir
         """Where the agent's shell stands; relative paths of file tools start here."""
+        self._return_to: str | None = None
         self._agent: ShellSession | None = None
         self._control: ShellSession | None = None
         self._control_lock = asyncio.Lock()
         self._temporary: str | None = None
 
     async def run(self, command: str, *, timeout_s: float, workdir: str | None = None) -> ShellResult:
-        """Run a command in the agent's kept shell."""
+        """Run a command in the agent's kept shell; `workdir` holds for this command only."""
         if self._agent is None:
             from pytest_hermes.sandbox.shell import ShellSession
 
             self._agent = ShellSession(self.sandbox)
         # Four bytes hold any character, so the window in characters is cut from a window in bytes that is not smaller.
-        result = await self._agent.run(command, timeout_s=timeout_s, max_output=4 * self.output_window, cwd=workdir)
-        self.cwd = result.cwd or self.cwd
+        result = await self._agent.run(
+            command, timeout_s=timeout_s, max_output=4 * self.output_window, cwd=workdir or self._return_to
+        )
+        self._return_to = self.cwd if workdir else None
+        self.cwd = self._return_to or result.cwd or self.cwd
         return result
 
     def resolve(self, path: str) -> str:
