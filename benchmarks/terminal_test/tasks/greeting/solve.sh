@@ -1,0 +1,1 @@
+echo "Hello from Hermes Agent" >~/greeting.txt

@@ -1,0 +1,1 @@
+echo $((6 * 7)) >~/result.txt

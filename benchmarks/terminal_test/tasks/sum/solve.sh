@@ -1,0 +1,1 @@
+echo $((123 + 456)) >~/answer.txt
