@@ -3,7 +3,8 @@
 Methods and result keys are those of hermes environments. Every call runs on the engine's loop in another thread and
 waits for its end; calls from many threads at once run side by side. The tools here are fresh ones over the same
 sandbox: files and processes of the agent are there, its shell state (cwd, variables, functions, PATH) is not. Results
-are whole (1 MB of a command's output) and never stored in the sandbox. Infrastructure errors are raised.
+are whole (1 MB of a command's output) and never stored in the sandbox. A lost sandbox is raised; what goes wrong with
+files in a living one is in the result.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from pytest_hermes.errors import TransferError
+from pytest_hermes.errors import SandboxError, SandboxLost, TransferError
 from pytest_hermes.tools.terminal import run_command
 from pytest_hermes.tools.toolbox import Toolbox, ToolSettings
 
@@ -110,7 +111,10 @@ class ToolContext:
                 with path.open("rb") as content:
                     archive.addfile(info, content)
                 sizes[name] = info.size
-        arrived = self._wait(lambda: self._send(buffer.getvalue(), folder, list(files)))
+        try:
+            arrived = self._transfer(lambda: self._send(buffer.getvalue(), folder, list(files)))
+        except TransferError as error:
+            return [{"exit_code": -1, "output": "", "error": str(error), "path": name} for name in files]
         results = []
         for name, size in sizes.items():
             result: dict[str, Any] = {"exit_code": 0, "output": "", "error": None, "path": name, "bytes": size}
@@ -194,11 +198,22 @@ class ToolContext:
     def _fetch(self, place: str) -> bytes | str:
         """The archive of a file or directory, or why there is none."""
         try:
-            return self._wait(lambda: self.sandbox.download_tar(place))
+            return self._transfer(lambda: self.sandbox.download_tar(place))
         except FileNotFoundError:
             return f"No such file or directory: {place}"
-        except ValueError as error:
+        except (TransferError, ValueError) as error:
             return str(error)
+
+    def _transfer(self, start: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """`_wait` for a transfer. What goes wrong with files of a living sandbox (the agent may have put a link loop or
+        a file in the way) is a TransferError and thus the caller's to judge, not the infrastructure's."""
+        try:
+            return self._wait(start)
+        except (SandboxLost, TransferError):
+            raise
+        except SandboxError as error:
+            self._wait(self.sandbox.check)
+            raise TransferError(str(error)) from error
 
     def _place(self, remote: str) -> str:
         if remote == "~" or remote.startswith("~/"):

@@ -30,7 +30,9 @@ def test_no_arguments_mean_an_empty_object(nothing: object) -> None:
 
 
 def test_invalid_json_is_answered_with_the_place_of_the_mistake() -> None:
-    with pytest.raises(ToolFailure, match=r"^Invalid JSON in tool arguments: .*column 13.*Please retry with valid JSON\.$"):
+    with pytest.raises(
+        ToolFailure, match=r"^Invalid JSON in tool arguments: .*column 13.*Please retry with valid JSON\.$"
+    ):
         parse_arguments('{"command": ls}')
 
 
@@ -112,14 +114,17 @@ def test_tool_sets_resolve_to_tools() -> None:
 
 
 def test_an_unknown_tool_set_names_the_closest() -> None:
-    with pytest.raises(ConfigurationError, match="'terminl'.* Did you mean 'terminal'"):
+    with pytest.raises(ConfigurationError, match=r"'terminl'.* Did you mean 'terminal'"):
         resolve_toolsets(["terminl"])
     with pytest.raises(ConfigurationError, match="'fil'"):
         resolve_toolsets(None, ["fil"])
 
 
 HERMES_PARAMETERS = {
-    "terminal": ({"command": "string", "background": "boolean", "timeout": "integer", "workdir": "string"}, {"command"}),
+    "terminal": (
+        {"command": "string", "background": "boolean", "timeout": "integer", "workdir": "string"},
+        {"command"},
+    ),
     "process": (
         {
             "action": "string",

@@ -33,7 +33,9 @@ def test_several_places_are_named_with_line_and_text() -> None:
 
 def test_a_missing_passage_names_where_it_differs() -> None:
     text = "def f():\n    a = 1\n    b = 2\n    return a\n"
-    with pytest.raises(ToolFailure, match=r"not found.*closest at line 1, and differs at line 3.*'    b = 2'.*'    b = 3'"):
+    with pytest.raises(
+        ToolFailure, match=r"not found.*closest at line 1, and differs at line 3.*'    b = 2'.*'    b = 3'"
+    ):
         edit(text, "def f():\n    a = 1\n    b = 3\n", "")
 
 
@@ -55,7 +57,9 @@ def test_indentation_is_tolerated_and_carried_over_if_unique() -> None:
 
 
 def test_a_relaxed_match_that_is_not_unique_is_refused() -> None:
-    with pytest.raises(ToolFailure, match=r"2 times once indentation is ignored.*line 1: 'return 1'.*line 3: 'return 1'"):
+    with pytest.raises(
+        ToolFailure, match=r"2 times once indentation is ignored.*line 1: 'return 1'.*line 3: 'return 1'"
+    ):
         edit("    return 1\nx\n  return 1\n", "\treturn 1", "return 2")
 
 
@@ -227,5 +231,3 @@ def test_a_patch_made_of_a_change_makes_that_change(lines: list[str], data: st.D
 def test_closest_is_cheap_on_large_files() -> None:
     lines = [f"value_{n} = compute({n})" for n in range(100_000)]
     assert "line" in editing.closest(lines, ["valeu_7 = compute(7)"])
-
-
