@@ -52,7 +52,12 @@ if [ -L /logs ] || [ ! -d /logs ]; then rm -rf /logs; mkdir /logs; fi
 for folder in /tests /logs/verifier; do
   rm -rf "$folder" 2>/dev/null || find "$folder" -mindepth 1 -delete
   mkdir -p "$folder" && chmod 755 "$folder"
-  if [ -L "$folder" ] || [ -n "$(ls -A "$folder")" ]; then say stuck "$folder"; fi
+  left=$(ls -A "$folder")
+  case $left in
+    '') [ ! -L "$folder" ] || say stuck "$folder" ;;
+    reward.json|reward.txt) say early "$left" ;;
+    *) say stuck "$folder" ;;
+  esac
 done
 mkdir -p /logs/agent /logs/artifacts
 if [ -n "$user" ]; then chown "$user" /logs/verifier; fi
@@ -149,7 +154,7 @@ async def run_test_script(v: Verification) -> Verdict:
         )
     env = expand(tests.env, v.settings.env.verifier_env or (), f"task {v.task.id}: [verifier] env")
     archive, sums = await asyncio.to_thread(_packed, tests.files)
-    evidence = await _prepare(v.sandbox, tests.user)
+    early, evidence = await _prepare(v.sandbox, tests.user)
     await v.sandbox.upload_tar(archive, "/tests")
     result = await v.sandbox.exec(
         ["/bin/sh", "-c", VERIFY, "verify", tests.entry, str(REWARD_MAX_BYTES), *REWARD_FILES],
@@ -161,8 +166,8 @@ async def run_test_script(v: Verification) -> Verdict:
     changed, reappeared = await _afterwards(v.sandbox, sums, evidence)
     output = result.stdout.decode(errors="replace")[-TAIL_CHARS:]
     tampering = [f"tests changed while they ran: {', '.join(changed)}."] if changed else []
-    if report.early:
-        tampering.append(f"/logs/verifier/{report.early[0]} appeared before the verifier had started.")
+    if early := [*early, *report.early]:
+        tampering.append(f"/logs/verifier/{early[0]} appeared before the verifier had started.")
     # A script that was cut off or killed leaves its reward file: only one that was read and deleted can come back.
     if back := [name for name in reappeared if report.ended]:
         tampering.append(f"/logs/verifier/{back[0]} appeared again after it had been read and deleted.")
@@ -216,8 +221,8 @@ def _packed(files: FileTree) -> tuple[bytes, dict[str, str]]:
     return archive, sums
 
 
-async def _prepare(sandbox: Sandbox, user: str | None) -> list[str]:
-    """Empty the verifier's directories; the evidence found, each one sentence."""
+async def _prepare(sandbox: Sandbox, user: str | None) -> tuple[list[str], list[str]]:
+    """Empty the verifier's directories. The reward files that came back at once, and the evidence in sentences."""
     result = await sandbox.exec(
         ["/bin/sh", "-c", PREPARE, "prepare", user or "", sandbox.workdir, *REWARD_FILES],
         timeout_s=HOUSEKEEPING_TIMEOUT_S,
@@ -237,7 +242,7 @@ async def _prepare(sandbox: Sandbox, user: str | None) -> list[str]:
         "planted": "{0} was made or changed by the agent; the verifier's tools read it.",
     }
     found = [sentences[kind].format(first, second) for kind, first, second in lines if kind in sentences]
-    return list(dict.fromkeys(found))
+    return [name for kind, name, _ in lines if kind == "early"], list(dict.fromkeys(found))
 
 
 async def _afterwards(sandbox: Sandbox, sums: dict[str, str], evidence: list[str]) -> tuple[list[str], list[str]]:
