@@ -228,7 +228,8 @@ echo $! >"$d/holder"
 echo $$ >"$d/runner"
 {
   exec 9<>"$d/done"
-  HERMES_EXEC=$id sh -c 'umask "$2"; echo $$ >"$1/started"; shift 2; exec "$@"' sh "$d" "$4" "$3" -c "$5" <"$d/in" 2>&1 9>&-
+  s='umask "$2"; echo $$ >"$1/started"; shift 2; exec "$@"'
+  HERMES_EXEC=$id sh -c "$s" sh "$d" "$4" "$3" -c "$5" <"$d/in" 2>&1 9>&-
   echo $? >"$d/exit.new"
   mv "$d/exit.new" "$d/exit"
   kill "$(cat "$d/holder")"

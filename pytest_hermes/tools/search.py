@@ -6,6 +6,8 @@ and ignored files are not, so that a search finds the same whatever program does
 
 from __future__ import annotations
 
+import dataclasses
+import posixpath
 import re
 import shlex
 from collections.abc import Mapping
@@ -17,7 +19,8 @@ from pytest_hermes.tools.workspace import Workspace, quote, text_of
 MAX_OUTPUT = 2_000_000
 MAX_LINE = 500
 SEARCH_TIMEOUT_S = 60.0
-_PRUNE = r"\( -name .git -o -name .hg -o -name .svn \) -prune -o"
+_KERNEL = ("/proc", "/sys", "/dev")
+"""Left out when the whole file system is searched."""
 
 _PROBE = r"""if command -v rg >/dev/null 2>&1; then echo rg
 elif printf 'a1' | grep -qPZ '\d' 2>/dev/null; then echo 'grep -PIZ'
@@ -38,18 +41,19 @@ async def _run(workspace: Workspace, arguments: Mapping[str, Any]) -> Result:
 
 
 async def _find_files(workspace: Workspace, arguments: Mapping[str, Any]) -> Result:
+    place = _Place.of(workspace, arguments["path"])
     glob = arguments["pattern"].removeprefix("./")
     test = f"-name {quote(glob)}"
     if "/" in glob:
         # find's own `*` crosses directories; `a/**/b` also means `a/b`
-        forms = {re.sub(r"\*\*/?", "*", glob), glob.replace("**/", "")}
-        tests = [f"-path {quote('/' + form if glob.startswith('/') else '*/' + form)}" for form in sorted(forms)]
-        test = r"\( " + " -o ".join(tests).replace("'*//", "'/").replace("*//", "/") + r" \)"
+        forms = sorted({re.sub(r"\*\*/?", "*", glob), glob.replace("**/", "")})
+        tests = (f"-path {quote(form if form.startswith(('/', '*')) else '*/' + form)}" for form in forms)
+        test = r"\( " + " -o ".join(tests) + r" \)"
     timed = (workspace.search_programs or "").endswith("x")
     output = await _script(
         workspace,
-        arguments["path"],
-        f"find @ {_PRUNE} \\( -type f -o -type l \\) {test} "
+        place,
+        f"{place.find} \\( -type f -o -type l \\) {test} "
         + (r"-printf '%T@ %p\0' 2>/dev/null | sort -zrn" if timed else r"-print 2>/dev/null | tr '\n' '\0'")
         + f" | head -c {MAX_OUTPUT}",
     )
@@ -59,6 +63,7 @@ async def _find_files(workspace: Workspace, arguments: Mapping[str, Any]) -> Res
 
 
 async def _search_content(workspace: Workspace, arguments: Mapping[str, Any]) -> Result:
+    place = _Place.of(workspace, arguments["path"])
     pattern, glob, mode = arguments["pattern"], arguments.get("file_glob"), arguments["output_mode"]
     program = (workspace.search_programs or "").splitlines()[0]
     if program == "none":
@@ -67,18 +72,17 @@ async def _search_content(workspace: Workspace, arguments: Mapping[str, Any]) ->
     flags = {"content": f"-n {context}", "files_only": "-l", "count": "-c"}[mode]
     # `--` would not do: busybox grep takes -e only.
     if program == "rg":
+        kernel = "".join(f"-g '!{name}' " for name in _KERNEL) if place.without_kernel else ""
         grep = (
-            f"rg --no-config --no-ignore --hidden --no-messages --color never --no-heading --null -H -g '!.git' "
-            f"{flags} {'-g ' + quote(glob) if glob else ''}"
+            f"rg --no-config --no-ignore --hidden --color never --no-heading --null -H -g '!.git' {kernel}{flags} "
+            f"{'-g ' + quote(glob) if glob else ''}"
         )
-        search = f"{grep} -e {quote(pattern)} @"
+        search = f"{grep} -e {quote(pattern)} {shlex.quote(place.given)} 2>/dev/null"
     else:
         grep = f"{program} -H {flags}"
         test = f"-name {quote(glob)}" if glob else ""
-        search = f"find @ {_PRUNE} -type f {test} -exec {grep} -e {quote(pattern)} {{}} + 2>/dev/null"
-    output = await _script(
-        workspace, arguments["path"], f"{search} | LC_ALL=C cut -b 1-{4 * MAX_LINE} | head -c {MAX_OUTPUT}"
-    )
+        search = f"{place.find} -type f {test} -exec {grep} -e {quote(pattern)} {{}} + 2>/dev/null"
+    output = await _script(workspace, place, f"{search} | LC_ALL=C cut -b 1-{4 * MAX_LINE} | head -c {MAX_OUTPUT}")
     if not output:
         await _explain_nothing(workspace, program, pattern)
     cut = len(output) >= MAX_OUTPUT
@@ -151,18 +155,43 @@ async def _explain_nothing(workspace: Workspace, program: str, pattern: str) -> 
         raise ToolFailure(f"search_files: the regular expression is not valid: {said.strip()[:500]}")
 
 
-async def _script(workspace: Workspace, path: str, search: str) -> bytes:
-    """The output of `search`, in which @ is the place to search, for a path as the agent gave it."""
-    place = workspace.resolve(path)
-    given = place if path.startswith(("/", "~")) else f"./{path}" if path not in (".", "./") else "."
-    script = (
-        f"( [ -e {quote(place)} ] || {{ echo missing; exit; }}\necho ok\n"
-        f"cd {quote(workspace.cwd)} 2>/dev/null || cd /\n{search.replace(' @', ' ' + shlex.quote(given), 1)} )"
+@dataclasses.dataclass(frozen=True)
+class _Place:
+    """Where to search. `given` is what the program gets, so that results read as the agent wrote the path."""
+
+    path: str
+    given: str
+
+    @classmethod
+    def of(cls, workspace: Workspace, path: str) -> _Place:
+        place = workspace.resolve(path)
+        if path.startswith(("/", "~")):
+            return cls(place, place)
+        return cls(place, "." if path in (".", "./") else f"./{path}")
+
+    @property
+    def without_kernel(self) -> bool:
+        return posixpath.normpath(self.path) in ("/", "//")
+
+    @property
+    def find(self) -> str:
+        """The beginning of a find command: where, and what it leaves out."""
+        inside = "" if self.given == "/" else "."
+        kernel = "".join(f"-o -path {inside}{name} " for name in _KERNEL) if self.without_kernel else ""
+        return rf"find {shlex.quote(self.given)} \( -name .git -o -name .hg -o -name .svn {kernel}\) -prune -o"
+
+
+async def _script(workspace: Workspace, place: _Place, search: str) -> bytes:
+    """The output of `search`, run in the agent's directory."""
+    output = await workspace.script(
+        f"( [ -e {quote(place.path)} ] || {{ echo missing; exit; }}\necho ok\n"
+        f"cd {quote(workspace.cwd)} 2>/dev/null || cd /\n{search} )",
+        max_output=2 * MAX_OUTPUT,
+        timeout_s=SEARCH_TIMEOUT_S,
     )
-    output = await workspace.script(script, max_output=2 * MAX_OUTPUT, timeout_s=SEARCH_TIMEOUT_S)
     head, _, rest = output.partition(b"\n")
     if head != b"ok":
-        raise ToolFailure(f"search_files: path not found: {place}.", total_count=0)
+        raise ToolFailure(f"search_files: path not found: {place.path}.", total_count=0)
     return rest
 
 

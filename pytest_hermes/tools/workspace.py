@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pytest_hermes.tools.toolbox import ToolSettings
 
 CONTROL_TIMEOUT_S = 60.0
-INLINE_INPUT_BYTES = 32_000
+INLINE_INPUT_BYTES = 48_000
 """Up to here an input travels inside the script through the kept shell; above, an exec with stdin is faster."""
 MAX_EDIT_BYTES = 16_000_000
 

@@ -378,8 +378,29 @@ def test_search_files_by_name(desk: Desk) -> None:
     assert limited["total_count"] == 3 and limited["truncated"] and len(limited["files"]) == 1
 
 
-@pytest.mark.parametrize("program", ["grep -EIZ", "grep -E"])
-def test_searching_with_a_plainer_grep_finds_the_same(desk: Desk, program: str) -> None:
+@pytest.mark.requires("docker")
+@pytest.mark.requires("sample-images")
+def test_searching_the_whole_file_system_leaves_the_kernels_out(
+    loop: asyncio.AbstractEventLoop, tmp_path: Path
+) -> None:
+    async def scenario() -> None:
+        async with sandbox_of("docker", tmp_path, workdir="/") as sandbox:
+            toolbox = Toolbox(sandbox, None)
+            await toolbox.call("write_file", {"path": "/opt/deep/needle.txt", "content": "n33dle\n"})
+            for path in ("/", "."):
+                found = json.loads(await toolbox.call("search_files", {"pattern": "^n33dle$", "path": path}))
+                assert [match["path"].lstrip("/") for match in found["matches"]] == ["opt/deep/needle.txt"]
+            names = json.loads(await toolbox.call("search_files", {"pattern": "cmdline", "target": "files"}))
+            assert not [name for name in names["files"] if name.lstrip("/").startswith("proc")]
+            await toolbox.aclose()
+
+    asyncio.run_coroutine_threadsafe(scenario(), loop).result()
+
+
+@pytest.mark.parametrize("program", ["rg", "grep -EIZ", "grep -E"])
+def test_searching_with_another_program_finds_the_same(desk: Desk, program: str) -> None:
+    if program == "rg" and desk("terminal", command="command -v rg")["exit_code"]:
+        pytest.skip("no ripgrep in the sandbox")
     desk("terminal", command="mkdir d; printf 'one\\ntwo\\n' >d/a.py; printf 'two\\n' >b.txt")
     desk.toolbox.workspace.search_programs = program
     assert desk("search_files", pattern="two")["matches"] == [
@@ -389,7 +410,11 @@ def test_searching_with_a_plainer_grep_finds_the_same(desk: Desk, program: str) 
         {"path": "d/a.py", "line": 2, "content": "two"},
         {"path": "b.txt", "line": 1, "content": "two"},
     ]
+    assert desk("search_files", pattern="a @b")["total_count"] == 0
     assert desk("search_files", pattern="two", file_glob="*.py", output_mode="count")["counts"] == {"d/a.py": 1}
+    around = desk("search_files", pattern="two", path="d", context=1)["matches"]
+    assert [(match["line"], match.get("context", False)) for match in around] == [(1, True), (2, False)]
+    assert "not valid" in desk("search_files", pattern="(")["error"]
     assert desk("search_files", pattern="*.py", target="files")["files"] == ["d/a.py"]
 
 
