@@ -182,7 +182,8 @@ class ProcessTable:
         ended = process.exit_code is not None
         tails = f"; {{ tail -c {size} head; tail -c {size} old; tail -c {size} new; }} 2>/dev/null | tail -c {size}"
         output = await workspace.script(
-            f"( cd {process.folder} 2>/dev/null || {{ echo gone; exit; }}\n"
+            f"( cd {process.folder} 2>/dev/null || {{ kill -0 {process.pid} && echo running || echo gone; exit; }} "
+            f"2>/dev/null\n"
             f"if [ -e exit ]; then {'' if ended else _UNTIL_LOGGED}cat exit; "
             f"elif kill -0 $(cat runner) 2>/dev/null; then echo running; "
             f"elif [ -e exit ]; then cat exit; else echo gone; fi{tails if tail_chars else ''} )",

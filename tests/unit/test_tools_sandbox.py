@@ -226,6 +226,14 @@ def test_a_background_process_outlives_the_toolbox(desks: MakeDesk) -> None:
     assert first.sh(f"kill -0 {pid} && kill {pid} && echo there") == "there\n"
 
 
+def test_a_process_whose_files_were_removed_can_still_be_killed(desk: Desk) -> None:
+    started = desk("terminal", command="exec sleep 4716", background=True)
+    session = started["session_id"]
+    desk("terminal", command=f"rm -r ${{TMPDIR:-/tmp}}/.hermes-processes/{session}")
+    assert desk("process", action="poll", session_id=session)["status"] == "running"
+    assert desk("process", action="kill", session_id=session)["status"] == "killed"
+
+
 @pytest.mark.parametrize("action", ["poll", "kill", "write"])
 def test_an_unknown_process_is_named(desk: Desk, action: str) -> None:
     assert "No process with ID nope" in desk("process", action=action, session_id="nope")["error"]
