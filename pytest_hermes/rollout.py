@@ -164,7 +164,7 @@ class Rollout:
         lines = [f"{self.task.id}: {self.outcome}, {reward}" + (f", cause: {self.cause}" if self.cause else "")]
         if self.error:
             lines.append(self.error)
-        lines += [f"tampering: {sign}" for sign in (self.verifier or {}).get("evidence", [])]
+        lines += [f"evidence: {sign}" for sign in (self.verifier or {}).get("evidence", [])]
         if self.verifier and self.verifier.get("output"):
             lines += ["--- verifier (end) ---", self.verifier["output"][-1500:].rstrip()]
         if self.record:

@@ -7,6 +7,7 @@ rollout when it is reached. Rules:
   only within it, so set-ups happen as often as in plain pytest;
 - nothing starts for an item that pytest would not run (skip, skipif, xfail(run=False)), nor before the higher-scoped
   fixtures that the item uses are set up (they may start the model server): the first item of such a group opens it;
+- a rollout that keeps its slot until its item is reported starts only in its own group's turn;
 - when a failure stops the run (-x, --maxfail, --stepwise), an item that is not a rollout keeps its place.
 """
 
@@ -31,12 +32,15 @@ def run_items(session: pytest.Session, hermes: HermesSession, on_idle: Callable[
     """Run all items of the session; the body of `pytest_runtestloop`."""
     groups = [_Group(list(items), hermes) for _, items in itertools.groupby(session.items, _group_key)]
 
+    current = 0
+
     def pump() -> None:
-        for group in groups:
-            group.start()
+        for ahead, group in enumerate(groups[current:]):
+            group.start(is_current=ahead == 0)
 
     hermes.pump = pump
     for number, group in enumerate(groups):
+        current = number
         following = groups[number + 1].todo[0] if number + 1 < len(groups) else None
         while group.todo:
             pump()
@@ -61,11 +65,17 @@ class _Group:
         if not hermes.fail_fast:
             self._waiting.sort(key=_expected_length, reverse=True)
 
-    def start(self) -> None:
-        """Submit every rollout that may start now."""
-        self._waiting = [item for item in self._waiting if not self._submit(item)]
+    def start(self, *, is_current: bool) -> None:
+        """Submit every rollout that may start now.
 
-    def _submit(self, item: pytest.Item) -> bool:
+        Of groups whose turn has not come only rollouts that end by themselves: one that keeps its slot until its item
+        is reported would wait for us while we wait for a slot.
+        """
+        self._waiting = [item for item in self._waiting if not self._submit(item, is_current)]
+
+    def _submit(self, item: pytest.Item, is_current: bool) -> bool:
+        if not is_current and self._hermes.holds_slot(item):
+            return False
         if fixtures_are_set_up(item):
             self._hermes.submit(item)
             return True

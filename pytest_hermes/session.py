@@ -152,11 +152,18 @@ class HermesSession:
         if handle is None:
             from pytest_hermes.rollout import BodyGate
 
-            job = item.stash[job_key]
-            holds = job.verify is None or "ctx" in getattr(item, "fixturenames", ())
-            handle = self.engine.submit(job, BodyGate() if holds else None)
+            gate = BodyGate() if self._keeps_sandbox(item) else None
+            handle = self.engine.submit(item.stash[job_key], gate)
             item.stash[handle_key] = handle
         return handle
+
+    def holds_slot(self, item: pytest.Item) -> bool:
+        """Whether the item's rollout keeps its slot until the item has been reported."""
+        return self.fail_fast or self._keeps_sandbox(item)
+
+    def _keeps_sandbox(self, item: pytest.Item) -> bool:
+        """Whether the sandbox lives until the test body has judged."""
+        return item.stash[job_key].verify is None or "ctx" in getattr(item, "fixturenames", ())
 
     def begin(self, item: pytest.Item) -> None:
         """The item's set-up begins; a re-run (pytest-rerunfailures) gets a rollout of its own."""

@@ -46,3 +46,15 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
             if part in REQUIRED or (part == "sample-images" and "docker" in REQUIRED):
                 pytest.fail(f"HERMES_TEST_REQUIRE names {part}: {reason}", pytrace=False)
             pytest.skip(f"{part}: {reason}")
+
+
+@pytest.fixture(scope="session")
+def test_image() -> str:
+    """An image with bash, coreutils and python3 that is here (tests/images/build.sh makes it)."""
+    for name in (os.environ.get("HERMES_TEST_IMAGE", "hermes-test/base:local"), "phx/standin:debian"):
+        if subprocess.run(["docker", "image", "inspect", name], capture_output=True).returncode == 0:
+            return name
+    reason = "no image to run: tests/images/build.sh makes hermes-test/base:local"
+    if "docker" in REQUIRED:
+        pytest.fail(reason, pytrace=False)
+    pytest.skip(reason)

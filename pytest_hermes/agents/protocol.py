@@ -39,8 +39,6 @@ class AgentContext:
     """Seconds that the agent phase may take in all."""
     history_keep_rounds: int | None = None
     """Rounds of the conversation that are sent; None: all."""
-    prices: dict[str, Any] = dataclasses.field(default_factory=dict)
-    """`openai.prices` of the configuration: USD per million tokens by model name."""
     options: dict[str, Any] = dataclasses.field(default_factory=dict)
     """`env.agent_options` of the configuration."""
 

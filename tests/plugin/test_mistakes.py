@@ -78,9 +78,7 @@ def test_k_above_one_with_workers_is_refused(bench):
     ],
 )
 def test_wrong_marks(bench, mark, message):
-    bench.pytester.makepyfile(
-        f"import pytest\n@pytest.mark.hermes({mark}, script=[])\ndef test_x(ctx): pass\n"
-    )
+    bench.pytester.makepyfile(f"import pytest\n@pytest.mark.hermes({mark}, script=[])\ndef test_x(ctx): pass\n")
     run = bench.run()
     assert run.result.ret != 0
     run.result.stdout.fnmatch_lines([message])

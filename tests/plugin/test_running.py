@@ -226,7 +226,9 @@ def test_plain_runs_are_left_alone(bench, processes):
     bench.pytester.makepyfile(test_plain="def test_plain(): pass")
     run = bench.run(*processes, model=None)
     run.result.assert_outcomes(passed=1)
-    assert not [line for line in run.result.outlines if "hermes" in line and not line.startswith(("plugins", "rootdir"))]
+    assert not [
+        line for line in run.result.outlines if "hermes" in line and not line.startswith(("plugins", "rootdir"))
+    ]
     assert not run.started
 
 
