@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from pytest_hermes.options import is_asked_for
 from pytest_hermes.session import WORKERINPUT, HermesSession, stop_on_sigterm
 
 
@@ -22,6 +23,8 @@ class Controller:
         self._failed = 0
         self._invalid = 0
         if self._config.getoption("numprocesses", None):
+            if is_asked_for(self._config) and self._config.getoption("maxschedchunk", None) is None:
+                self._config.option.maxschedchunk = 1  # rollouts are long: hand them out one by one
             stop_on_sigterm(lambda: session.identity.find() is not None)
 
     @pytest.hookimpl(optionalhook=True)
@@ -37,6 +40,10 @@ class Controller:
             reap_run(self._hermes.identity)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if any(name == "hermes.outcome" for name, _ in report.user_properties):
+            from pytest_hermes.reporting import progress
+
+            progress(self._config)()
         if not report.failed or hasattr(report, "wasxfail"):
             return
         self._failed += 1

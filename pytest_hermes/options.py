@@ -114,7 +114,9 @@ def run_root(config: pytest.Config) -> Path:
     given = config.getoption("hermes_run_dir")
     if given:
         return Path(config.invocation_params.dir, given).absolute()
-    return Path(config.rootpath, config.getini("hermes_run_dir") or ".hermes/runs").absolute()
+    # without a configuration file the root directory may be anything, site-packages with --pyargs
+    base = config.rootpath if config.inipath is not None else config.invocation_params.dir
+    return Path(base, config.getini("hermes_run_dir") or ".hermes/runs").absolute()
 
 
 def resolve_settings(config: pytest.Config, defaults: dict[str, Any] | None, origin: str) -> Settings:

@@ -252,7 +252,7 @@ class _Try:
         try:
             if self.task.error:
                 raise TaskError(self.task.error)
-            self.services.check_usable(self.settings)
+            await self.services.check_usable(self.settings)
             async with self.provisioned() as sandbox:
                 await self.act(sandbox)
                 await self.judge(sandbox)
@@ -421,7 +421,7 @@ class _Try:
                 if is_asynchronous(verifier):
                     result: Any = await verifier(verification)  # type: ignore[misc]
                 else:
-                    result = await self.services.in_thread(verifier, verification)
+                    result = await self.services.in_thread(self.settings, verifier, verification)
             return as_verdict(result)
         except TimeoutError as error:
             if not clock.expired():

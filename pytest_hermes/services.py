@@ -18,7 +18,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from pytest_hermes.agents.registry import agent_needs_model
 from pytest_hermes.artifacts.run_directory import RunDirectory
 from pytest_hermes.config import Settings
-from pytest_hermes.errors import ConfigurationError, InfrastructureError, ModelNotFound, ModelUnauthorized
+from pytest_hermes.errors import (
+    ConfigurationError,
+    InfrastructureError,
+    ModelNotFound,
+    ModelUnauthorized,
+    SandboxError,
+)
 from pytest_hermes.limits import Limits
 from pytest_hermes.models.protocol import ChatModel
 from pytest_hermes.names import NO_MODEL, lacks_model
@@ -34,6 +40,7 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 SandboxHook = Callable[[Task, Settings], AbstractAsyncContextManager[Sandbox] | None]
 LIFETIME_MARGIN_S = 120.0
+KEY_VARIABLES = ("OPENAI_API_KEY", "OPENROUTER_API_KEY")
 
 
 class Services:
@@ -42,8 +49,8 @@ class Services:
     def __init__(self, run: RunDirectory, loop: asyncio.AbstractEventLoop, make_sandbox: SandboxHook) -> None:
         self.run = run
         self.loop = loop
-        self.secrets: tuple[str, ...] = ()
-        """Values that records never contain."""
+        self.secrets: tuple[str, ...] = tuple(os.environ[name] for name in KEY_VARIABLES if os.environ.get(name))
+        """Values that records never contain: the keys of model endpoints."""
         self._make_sandbox = make_sandbox
         self._providers: dict[tuple[Any, ...], SandboxProvider] = {}
         self._models: dict[str, ChatModel] = {}
@@ -51,6 +58,8 @@ class Services:
         self._verify_slots: Any = None
         self._threads: concurrent.futures.ThreadPoolExecutor | None = None
         self._refusals: dict[str, InfrastructureError] = {}
+        self._health: dict[str, asyncio.Task[None]] = {}
+        self._reaping: set[asyncio.Task[int]] = set()
 
     # -- settings ------------------------------------------------------------------------------------
 
@@ -63,14 +72,27 @@ class Services:
     def needs_model(self, settings: Settings) -> bool:
         return agent_needs_model(settings.env.agent)
 
-    def check_usable(self, settings: Settings) -> None:
-        """Raise before anything is started if the model is missing or was refused before in this process."""
+    async def check_usable(self, settings: Settings) -> None:
+        """Raise before anything is started if the model is missing, or was refused before in this process.
+
+        With `openai.health_check`, the endpoint is asked for its models before the first rollout.
+        """
         if not self.needs_model(settings):
             return
         if lacks_model(settings):
             raise ConfigurationError(NO_MODEL)
         if refusal := self._refusals.get(_model_key(settings)):
             raise type(refusal)(f"{refusal} (not asked again)")
+        if settings.openai.health_check:
+            key = _model_key(settings)
+            if key not in self._health:
+                self._health[key] = asyncio.create_task(self._check_health(settings))
+            await asyncio.shield(self._health[key])
+
+    async def _check_health(self, settings: Settings) -> None:
+        models = getattr(self._client(settings), "models", None)
+        if models is not None:
+            await models()
 
     def note_refusal(self, error: InfrastructureError, settings: Settings) -> None:
         """Remember that the endpoint does not know the model or the key, so that no further sandbox is started."""
@@ -91,7 +113,27 @@ class Services:
                 confine=env.local_confine,
                 env_passthrough=tuple(env.env_passthrough or ()),
             )
+            self._reap_orphans(self._providers[key])
         return self._providers[key]
+
+    def _reap_orphans(self, provider: SandboxProvider) -> None:
+        """Remove what dead runs left on this machine, in the background; one process of the run does it."""
+        flag = self.run.path / "locks" / f"reaped-{provider.backend}"
+        flag.parent.mkdir(exist_ok=True)
+        try:
+            flag.touch(exist_ok=False)
+        except FileExistsError:
+            return
+
+        async def reap() -> int:
+            try:
+                return await provider.reap()
+            except SandboxError:
+                return 0  # the backend does not answer: the rollout that needs it says so
+
+        task = self.loop.create_task(reap())
+        self._reaping.add(task)
+        task.add_done_callback(self._reaping.discard)
 
     @contextlib.asynccontextmanager
     async def sandbox(self, job: Job, limits: Limits) -> AsyncIterator[Sandbox]:
@@ -140,15 +182,22 @@ class Services:
 
     def model(self, settings: Settings, task: Task) -> ChatModel | None:
         """The client that the task's agent talks to; None for an agent that needs none or without a model's name."""
-        openai = settings.openai
-        if not openai.model_name or not self.needs_model(settings):
+        if not settings.openai.model_name or not self.needs_model(settings):
             return None
-        from pytest_hermes.models.registry import make_model, model_for_task
+        from pytest_hermes.models.registry import model_for_task
 
+        return model_for_task(self._client(settings), task)
+
+    def _client(self, settings: Settings) -> ChatModel:
+        from pytest_hermes.models.registry import make_model
+
+        openai = settings.openai
         key = _model_key(settings)
         if key not in self._models:
+            if openai.api_key:
+                self.secrets = (*self.secrets, openai.api_key)
             self._models[key] = make_model(
-                openai.model_name,
+                openai.model_name or "",
                 base_url=openai.base_url,
                 client=openai.client,
                 api_key=openai.api_key,
@@ -156,7 +205,7 @@ class Services:
                 max_retries=openai.num_retries,
                 prices=openai.prices,
             )
-        return model_for_task(self._models[key], task)
+        return self._models[key]
 
     # -- verification ----------------------------------------------------------------------------------
 
@@ -171,10 +220,11 @@ class Services:
         async with self._verify_slots.slot():
             yield
 
-    async def in_thread(self, function: Callable[..., Result], *arguments: Any) -> Result:
+    async def in_thread(self, settings: Settings, function: Callable[..., Result], *arguments: Any) -> Result:
         """Run blocking code; on cancellation the thread is left to end by itself."""
         if self._threads is None:
-            self._threads = concurrent.futures.ThreadPoolExecutor(128, thread_name_prefix="hermes-verifier")
+            size = max(settings.env.tool_pool_size, 1)
+            self._threads = concurrent.futures.ThreadPoolExecutor(size, thread_name_prefix="hermes-verifier")
         return await self.loop.run_in_executor(self._threads, function, *arguments)
 
     async def collect_artifacts(self, sandbox: Sandbox, job: Job) -> None:
@@ -187,6 +237,8 @@ class Services:
         await collect(sandbox, job.task.artifacts, folder, max_bytes=job.settings.env.artifacts_max_mb * 1_000_000)
 
     async def aclose(self) -> None:
+        """Close everything that was made."""
+        await asyncio.gather(*self._reaping, return_exceptions=True)
         for provider in self._providers.values():
             await provider.aclose()
         for model in self._models.values():

@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
 WORKERINPUT = "hermes"
 DEFAULT_CONCURRENCY = 4
-session_key = pytest.StashKey["HermesSession"]()
-job_key = pytest.StashKey["Job"]()
-handle_key = pytest.StashKey["Handle"]()
-rollout_key = pytest.StashKey["Rollout"]()
-waited_key = pytest.StashKey[float]()
+session_key: pytest.StashKey[HermesSession] = pytest.StashKey()
+job_key: pytest.StashKey[Job] = pytest.StashKey()
+handle_key: pytest.StashKey[Handle] = pytest.StashKey()
+rollout_key: pytest.StashKey[Rollout] = pytest.StashKey()
+waited_key: pytest.StashKey[float] = pytest.StashKey()
 """Seconds that the item's set-up spent waiting for its rollout."""
 
 

@@ -120,7 +120,7 @@ def summarize(rows: Iterable[dict[str, Any]]) -> Summary:
         unpriced=sum(
             1 for row in every if row["usage"]["cost_usd"] is None and (row["usage"]["completion_tokens"] or 0) > 0
         ),
-        turns=sum(row["turns"] for row in every),
+        turns=sum(row["turns"] for row in every if row["model"]),
         retried=sum(1 for row in every if row["tries"]),
         flagged=sorted({row["task_id"] for row in every if (row["verifier"] or {}).get("evidence")}),
         slowest=sorted(
@@ -189,6 +189,9 @@ def _group_line(group: GroupSummary) -> str:
 
 def _usage_line(summary: Summary) -> str:
     usage = summary.usage
+
+    if not summary.turns:
+        return "no model calls"
 
     def count(value: int | None) -> str:
         return "unknown" if value is None else f"{value:,}"

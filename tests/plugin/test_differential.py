@@ -140,8 +140,9 @@ REPORTER = """
 import json, os, pytest
 
 def pytest_runtest_logreport(report):
+    line = json.dumps([report.nodeid, report.when, report.outcome, hasattr(report, "wasxfail")])
     descriptor = os.open(os.environ["REPORTS"], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-    os.write(descriptor, (json.dumps([report.nodeid, report.when, report.outcome, hasattr(report, "wasxfail")]) + "\\n").encode())
+    os.write(descriptor, (line + "\\n").encode())
     os.close(descriptor)
 """
 NEVER_RUN = ("test_skipped", "test_skipped_if", "test_not_run", "test_in_skipped_module")
