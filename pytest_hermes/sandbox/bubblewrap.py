@@ -31,6 +31,8 @@ _HOLD = "echo ready; exec sleep infinity"
 _SPECIAL = {"dev", "proc", "tmp", "run"}
 _MASKED_FILES = ("/etc/shadow", "/etc/shadow-", "/etc/gshadow", "/etc/gshadow-", "/etc/sudoers")
 _MASKED_DIRECTORIES = ("/etc/ssh", "/etc/docker", "/etc/sudoers.d", "/home", "/root", "/run", "/var/lib/docker")
+# Files of these belong to the host's root whatever the namespace: without capabilities root may still write them.
+_READ_ONLY_PROC = ("bus", "fs", "irq", "sys", "sysrq-trigger", "acpi", "scsi", "mtrr")
 _RESOLVER_DIRECTORIES = ("/run/systemd/resolve", "/run/resolvconf", "/run/NetworkManager")
 
 
@@ -126,7 +128,10 @@ class Mounts:
                 words += ["--ro-bind", "/dev/null", name]
         for name in _RESOLVER_DIRECTORIES:
             words += ["--ro-bind-try", name, name]
-        words += ["--dev", "/dev", "--proc", "/proc", "--bind", f"{directory}/tmp", "/tmp", "--tmpfs", str(self._root)]
+        words += ["--dev", "/dev", "--proc", "/proc"]
+        for name in _READ_ONLY_PROC:
+            words += ["--ro-bind-try", f"/proc/{name}", f"/proc/{name}"]
+        words += ["--bind", f"{directory}/tmp", "/tmp", "--tmpfs", str(self._root)]
         for path in self._kept:
             words += ["--ro-bind", str(path), str(path)]
         for path in self._bind:

@@ -262,10 +262,7 @@ class DockerSandbox:
         filters = json.dumps({"container": [self.container_id], "event": ["kill", "stop"]})
         params = {"since": str(self._started_at), "until": f"{time.time():.9f}", "filters": filters}
         async with asyncio.timeout(10), self._client._query("events", params=params) as response:
-            async for line in response.content:
-                if line.strip():
-                    return True
-        return False
+            return bool((await response.read()).strip())
 
     async def close(self) -> None:
         """See `Sandbox.close`."""

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import io
 import json
 import posixpath
 import stat
 import tarfile
 import time
+from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any
 
 from pytest_hermes.errors import TransferError
@@ -17,10 +19,22 @@ from pytest_hermes.sandbox.protocol import OutputTooLarge
 
 if TYPE_CHECKING:
     import aiodocker
+    import aiohttp
 
 _LINKS = 40
 _GO_DIRECTORY = 1 << 31
 _GO_SYMLINK = 1 << 27
+
+
+@contextlib.asynccontextmanager
+async def _archive(client: aiodocker.Docker, container: str, path: str) -> AsyncIterator[aiohttp.ClientResponse]:
+    """The daemon's answer with the archive of `path`. Closed also when not read to its end: until then the daemon
+    holds the container's lock, and every further call would wait."""
+    async with client._query(f"containers/{container}/archive", params={"path": path}) as response:
+        try:
+            yield response
+        finally:
+            response.close()
 
 
 async def fetch(client: aiodocker.Docker, container: str, path: str, *, max_bytes: int) -> bytes:
@@ -28,7 +42,7 @@ async def fetch(client: aiodocker.Docker, container: str, path: str, *, max_byte
     import aiodocker
 
     try:
-        async with client._query(f"containers/{container}/archive", params={"path": path}) as response:
+        async with _archive(client, container, path) as response:
             archive = bytearray()
             async for chunk in response.content.iter_any():
                 archive += chunk
@@ -62,7 +76,7 @@ async def _read_once(client: aiodocker.Docker, container: str, path: str, *, giv
     import aiodocker
 
     try:
-        async with client._query(f"containers/{container}/archive", params={"path": path}) as response:
+        async with _archive(client, container, path) as response:
             found: dict[str, Any] = json.loads(base64.b64decode(response.headers["X-Docker-Container-Path-Stat"]))
             mode = int(found["mode"])
             if mode & _GO_DIRECTORY:

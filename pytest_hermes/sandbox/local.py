@@ -99,6 +99,10 @@ class LocalStream:
         if self._wake is not None and not self._wake.done():
             self._wake.set_result(None)
 
+    def wake(self) -> None:
+        """Let an `nsenter` that stopped with its child go on."""
+        self._process.wake()
+
     async def write(self, data: bytes) -> None:
         await self._process.write(data)
 
@@ -128,12 +132,15 @@ class LocalStream:
 
 def kill_command(process: HostProcess, *, enters: bool) -> None:
     """SIGKILL to a command's main process. With `enters` that is the child of `process`, an `nsenter`, which must live
-    to reap it: else the child stays a zombie that keeps the sandbox's namespace from ending."""
+    to reap it: else the child stays a zombie that keeps the sandbox's namespace from ending. It also stops itself when
+    its child is stopped, and must be woken to see the child's end."""
     inside = proctable.children(process.pid) if enters else []
     for pid in inside:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
-    if not inside:
+    if inside:
+        process.wake()
+    else:
         process.kill()
 
 
@@ -178,7 +185,7 @@ class LocalSandbox:
     def _require_open(self) -> None:
         if self._gone:
             raise SandboxLost(f"local sandbox {self.id} is closed")
-        if self._holder is None and not self.directory.is_dir():
+        if not self.directory.is_dir():
             raise SandboxLost(f"local sandbox {self.id}: its directory {self.directory} is gone")
 
     async def exec(
@@ -262,6 +269,9 @@ class LocalSandbox:
         if shell_pid is not None and self._holder is not None:
             shell_pid = proctable.host_pid(shell_pid, namespace_of=self._holder.init_pid)
         self._kill_now(marker, shell_pid, since_s)
+        if self._holder is not None:
+            for stream in self._streams:
+                stream.wake()
 
     def _kill_now(self, marker: str, shell_pid: int | None = None, since_s: float = 0.0) -> None:
         inside = None if self._holder is None else self._holder.init_pid
@@ -326,6 +336,11 @@ class LocalSandbox:
     async def _close(self) -> None:
         self._gone = True
         if self._holder is not None:
+            self._holder.kill()
+            for process in self._running:
+                process.wake()
+            for stream in self._streams:
+                stream.wake()
             await self._holder.close()
         for process in list(self._running):
             process.kill()

@@ -22,7 +22,7 @@ class OutputWindow:
             raise ValueError(f"an output window cannot hold {limit} bytes")
         self.limit = limit
         self.total = 0
-        self._head_room = int(limit * _HEAD_SHARE)
+        self._head_room = limit if limit < 2 * _NOTICE_ROOM else int(limit * _HEAD_SHARE)
         self._tail_room = limit - self._head_room
         self._head = bytearray()
         self._tail = bytearray()
@@ -34,6 +34,8 @@ class OutputWindow:
         if room > 0:
             self._head += data[:room]
             data = data[room:]
+        if not self._tail_room or not data:
+            return
         if len(data) >= self._tail_room:
             self._tail[:] = data[len(data) - self._tail_room :]
             return
@@ -49,8 +51,8 @@ class OutputWindow:
         """What is kept; never longer than `limit`, and shorter than `total` exactly when something was cut."""
         if not self.cut:
             return bytes(self._head + self._tail)
-        if self.limit < 2 * _NOTICE_ROOM:
-            return bytes((self._head + self._tail)[: self.limit])
+        if not self._tail_room:
+            return bytes(self._head)
         tail_size = self._tail_room - _NOTICE_ROOM
         notice = b"\n[... %d bytes cut ...]\n" % (self.total - len(self._head) - tail_size)
         return bytes(self._head) + notice + bytes(self._tail[len(self._tail) - tail_size :])

@@ -277,25 +277,27 @@ class ShellSession:
     async def _abort(self, shell: _Shell, exec_marker: str, started: float) -> None:
         """End the running command and the shell with it.
 
-        The signal comes first and stays pending while a child runs: once the child is killed, bash takes it before it
-        could go on to the command line's next part, saves its state (also a `cd` of the command itself) and exits.
-        A shell that does not listen is killed.
+        The shell is stopped first: it neither goes on to the command line's next part when its child dies nor leaves
+        the process table, by which what it started is found. Then it goes on, takes the pending signal before anything
+        else, saves its state (also a `cd` of the command itself) and exits. A shell that does not listen is killed.
         """
         shell.forget()
-        await self._signal(shell, ABORT_SIGNAL)
+        await self._signal(shell, "STOP", ABORT_SIGNAL)
         await self._sandbox.kill_marked(exec_marker, shell_pid=shell.pid, since_s=time.monotonic() - started)
+        await self._signal(shell, "CONT")
         with contextlib.suppress(OSError):
             await shell.stream.write(b"exit\n")
         if not await shell.ends_within(_ABORT_WAIT_S):
-            await self._signal(shell, 9)
+            await self._signal(shell, "KILL")
             await self._sandbox.kill_marked(exec_marker)
             await shell.ends_within(_ABORT_WAIT_S)
         await shell.close()
         if self._shell is shell:
             self._shell = None
 
-    async def _signal(self, shell: _Shell, number: int) -> None:
-        await self._sandbox.exec(["sh", "-c", 'kill -"$1" "$0" 2>&1', str(shell.pid), str(number)], user="root")
+    async def _signal(self, shell: _Shell, *signals: str | int) -> None:
+        script = "; ".join(f'kill -{signal} "$0"' for signal in signals)
+        await self._sandbox.exec(["sh", "-c", script, str(shell.pid)], user="root")
 
     # -- without a kept shell ------------------------------------------------------------------------
 

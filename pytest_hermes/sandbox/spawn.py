@@ -88,6 +88,11 @@ class HostProcess:
         if self._popen.returncode is None:
             self._popen.kill()
 
+    def wake(self) -> None:
+        """SIGCONT to the child."""
+        if self._popen.poll() is None:
+            self._popen.send_signal(signal.SIGCONT)
+
     async def write(self, data: bytes) -> None:
         """Send to stdin; BrokenPipeError once nobody reads it."""
         stdin = self._popen.stdin
