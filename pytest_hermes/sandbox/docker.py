@@ -181,32 +181,33 @@ class DockerSandbox:
 
     async def read_file(self, path: str, *, max_bytes: int = 64_000_000) -> bytes:
         """See `Sandbox.read_file`."""
-        path = self._path(path)
+        path = await self._path(path)
         async with self._errors(f"read {path}"):
             return await docker_archive.read(self._client, self.container_id, path, max_bytes=max_bytes)
 
     async def write_file(self, path: str, data: bytes, *, mode: int = 0o644) -> None:
         """See `Sandbox.write_file`."""
-        path = self._path(path)
+        path = await self._path(path)
         archive = docker_archive.single_file(path.lstrip("/"), data, mode)
         async with self._errors(f"write {path}"):
             await docker_archive.send(self._client, self.container_id, "/", archive)
 
     async def upload_tar(self, archive: bytes, destination: str) -> None:
         """See `Sandbox.upload_tar`."""
-        destination = self._path(destination)
+        destination = await self._path(destination)
         moved = await asyncio.to_thread(docker_archive.below, archive, destination)
         async with self._errors(f"upload to {destination}"):
             await docker_archive.send(self._client, self.container_id, "/", moved)
 
     async def download_tar(self, source: str, *, max_bytes: int = 512_000_000) -> bytes:
         """See `Sandbox.download_tar`."""
-        source = self._path(source)
+        source = await self._path(source)
         async with self._errors(f"download {source}"):
             return await docker_archive.fetch(self._client, self.container_id, source, max_bytes=max_bytes)
 
-    def _path(self, path: str) -> str:
-        self._require_open()
+    async def _path(self, path: str) -> str:
+        # The daemon moves files in and out of stopped containers as well, without a word.
+        await self.check()
         return absolute(path, self.workdir)
 
     # -- life ------------------------------------------------------------------------------------

@@ -10,9 +10,11 @@ import asyncio
 import collections
 import contextlib
 import hashlib
+import json
 import logging
-from collections.abc import AsyncIterator, Callable
-from typing import TYPE_CHECKING, Any
+import tempfile
+from collections.abc import AsyncIterator, Callable, Mapping
+from typing import IO, TYPE_CHECKING, Any
 
 from pytest_hermes.errors import ImageError, SandboxUnavailable
 from pytest_hermes.sandbox.docker_client import translated
@@ -22,6 +24,7 @@ from pytest_hermes.task import DirectoryFiles, ImageBuild, slug
 
 if TYPE_CHECKING:
     import aiodocker
+    import aiohttp
 
 log = logging.getLogger(__name__)
 
@@ -130,39 +133,75 @@ class Images:
                 return
 
     async def _pull_once(self, reference: str) -> None:
+        name, _, digest = reference.partition("@")
+        is_tagged = digest or ":" in name.rpartition("/")[2]
+        params = {"fromImage": reference} if is_tagged else {"fromImage": reference, "tag": "latest"}
+        headers = await asyncio.to_thread(_pull_credentials, reference)
         seen: set[str] = set()
-        async for event in self._client.images.pull(reference, stream=True):
-            if "error" in event:
-                raise ImageError(str(event["error"]))
-            status = str(event.get("status", ""))
-            line = f"{event['id']}: {status}" if event.get("id") else status
-            if status and "progressDetail" in event and event["progressDetail"]:
-                continue
-            if line and line not in seen:
+        async for event in self._events("images/create", params, headers):
+            line = ": ".join(str(event[key]) for key in ("id", "status") if event.get(key))
+            if line and not event.get("progressDetail") and line not in seen:
                 seen.add(line)
                 self._progress(f"{reference}: {line}")
 
     async def _build(self, reference: str, build: ImageBuild, task_id: str, *, force: bool) -> None:
+        import aiodocker
+        import aiohttp
+
         tail: collections.deque[str] = collections.deque(maxlen=_TAIL_LINES)
         self._progress(f"building {reference}")
-        builder = _Builder(reference, build, no_cache=force)
-        loop = asyncio.get_running_loop()
-
-        def line(text: str) -> None:
-            tail.append(text)
-            loop.call_soon_threadsafe(self._progress, f"{reference}: {text}")
-
+        params = {"t": reference, "dockerfile": build.dockerfile, "rm": "1", "forcerm": "1", "nocache": str(int(force))}
         try:
-            await asyncio.to_thread(builder.run, line)
-        except asyncio.CancelledError:
-            builder.stop()
-            raise
-        except ImageError as error:
-            output = "\n".join(tail)
+            context = await asyncio.to_thread(_context_archive, build)
+            with context:
+                headers = {"Content-Type": "application/x-tar", **await asyncio.to_thread(_build_credentials)}
+                async for event in self._events("build", params, headers, context):
+                    for text in str(event.get("stream", "")).splitlines():
+                        if text.strip():
+                            tail.append(text.rstrip())
+                            self._progress(f"{reference}: {text.rstrip()}")
+        except (ImageError, aiodocker.DockerError, aiohttp.ClientError, ConnectionError) as error:
+            reason = str(error.message) if isinstance(error, aiodocker.DockerError) else str(error)
+            output = "\n".join(["", *tail])
             raise ImageError(
-                f"task {task_id}: image {reference} could not be built from {build.context}: {error}\n{output}"
+                f"task {task_id}: image {reference} could not be built from {build.context}: {reason}{output}"
             ) from error
         self._progress(f"built {reference}")
+
+    async def _events(
+        self, path: str, params: Mapping[str, str], headers: Mapping[str, str], data: IO[bytes] | None = None
+    ) -> AsyncIterator[dict[str, Any]]:
+        """The daemon's progress stream, one JSON object a line; its `error` becomes an ImageError.
+
+        The answer is closed whatever happens: that is what ends a build whose time is up.
+        """
+        import aiohttp
+
+        forever = aiohttp.ClientTimeout(total=None, sock_read=None)
+        async with self._client._query(
+            path, "POST", params=dict(params), headers=dict(headers), data=data, timeout=forever
+        ) as response:
+            try:
+                async for line in _lines(response.content):
+                    event = json.loads(line)
+                    if "error" in event:
+                        raise ImageError(str(event["error"]).strip())
+                    yield event
+            finally:
+                response.close()
+
+
+async def _lines(content: aiohttp.StreamReader) -> AsyncIterator[bytes]:
+    """Lines of any length: aiohttp's own reader refuses long ones, and a RUN may print one."""
+    held = bytearray()
+    async for chunk in content.iter_any():
+        *whole, last = (held + chunk).split(b"\n")
+        held = bytearray(last)
+        for line in whole:
+            if line.strip():
+                yield bytes(line)
+    if held.strip():
+        yield bytes(held)
 
 
 def _is_final(reason: str) -> bool:
@@ -180,53 +219,43 @@ def _is_final(reason: str) -> bool:
     return any(word in low for word in words)
 
 
-class _Builder:
-    """One build through the docker package, in a thread; `stop` ends it by closing its connection."""
+def _context_archive(build: ImageBuild) -> IO[bytes]:
+    """The build context as a tar file, `.dockerignore` honoured. ImageError without a Dockerfile."""
+    try:
+        from docker.utils.build import tar
+    except ImportError as error:
+        raise SandboxUnavailable(
+            f"building an image needs the package docker ({error}): pip install 'pytest-hermes[docker]'"
+        ) from error
+    if not (build.context / build.dockerfile).is_file():
+        raise ImageError(f"no {build.dockerfile} in {build.context}")
+    ignore = build.context / ".dockerignore"
+    lines = [line.strip() for line in ignore.read_text().splitlines()] if ignore.is_file() else []
+    exclude = [line for line in lines if line and not line.startswith("#")]
+    archive = tempfile.TemporaryFile()  # noqa: SIM115 - the caller closes it
+    try:
+        tar(build.context, exclude=exclude, dockerfile=(build.dockerfile, None), fileobj=archive)
+    except BaseException:
+        archive.close()
+        raise
+    archive.seek(0)
+    return archive
 
-    def __init__(self, reference: str, build: ImageBuild, *, no_cache: bool) -> None:
-        self._reference = reference
-        self._build = build
-        self._no_cache = no_cache
-        self._client: Any = None
 
-    def run(self, line: Callable[[str], None]) -> None:
-        """Raises ImageError with the daemon's last word."""
-        try:
-            import docker
-            import docker.errors
-            import requests
-        except ImportError as error:
-            raise SandboxUnavailable(
-                f"building an image needs the package docker ({error}): pip install 'pytest-hermes[docker]'"
-            ) from error
-        from pytest_hermes.sandbox.docker_client import daemon_url
+def _pull_credentials(reference: str) -> dict[str, str]:
+    """The header that logs in to an image's registry, from Docker's own configuration, if it knows that registry."""
+    try:
+        from docker import auth
+    except ImportError:
+        return {}
+    registry, _ = auth.resolve_repository_name(reference)
+    found = auth.load_config().resolve_authconfig(registry)
+    return {"X-Registry-Auth": auth.encode_header(found).decode()} if found else {}
 
-        dockerfile = self._build.context / self._build.dockerfile
-        if not dockerfile.is_file():
-            raise ImageError(f"no {self._build.dockerfile} in {self._build.context}")
-        url = daemon_url()
-        try:
-            self._client = docker.from_env() if url is None else docker.DockerClient(base_url=url)
-            events = self._client.api.build(
-                path=str(self._build.context),
-                dockerfile=self._build.dockerfile,
-                tag=self._reference,
-                nocache=self._no_cache,
-                rm=True,
-                forcerm=True,
-                decode=True,
-            )
-            for event in events:
-                for text in str(event.get("stream", "")).splitlines():
-                    if text.strip():
-                        line(text.rstrip())
-                if "error" in event:
-                    raise ImageError(str(event["error"]).strip())
-        except (docker.errors.DockerException, requests.RequestException) as error:
-            raise ImageError(str(error)) from error
-        finally:
-            self.stop()
 
-    def stop(self) -> None:
-        if self._client is not None:
-            self._client.close()
+def _build_credentials() -> dict[str, str]:
+    """The same for a build, whose base images may come from any registry."""
+    from docker import auth
+
+    found = auth.load_config().get_all_credentials()  # type: ignore[no-untyped-call]
+    return {"X-Registry-Config": auth.encode_header(found).decode()} if found else {}
