@@ -5,9 +5,9 @@ Working directory, exported variables, functions and aliases persist from comman
 Nothing is forked per command: a command is one write and one read on an open stream.
 
 How a command runs: `eval` with stdin from /dev/null and both outputs on the stream, then one record `RS marker status
-cwd RS` whose marker is random per command and known to no variable, so output cannot pass for it. State is written by
-builtins to a file in the sandbox after each command and at the shell's own end. `HERMES_EXEC` is exported anew per
-command, so that a time-out kills that command's processes and no earlier background job.
+cwd RS` whose marker is random per command and known to no variable, so output cannot pass for it. Builtins write the
+state to a file in the sandbox after commands that may have changed it and at the shell's own end. `HERMES_EXEC` is
+exported anew per command, so that a time-out kills that command's processes and no earlier background job.
 """
 
 from __future__ import annotations
@@ -158,6 +158,7 @@ class ShellSession:
         self._aborting: asyncio.Future[None] | None = None
         self._keeps_shell = True
         self._directory = ""
+        self._last_status = 0
         self._state = f".sh-{secrets.token_hex(8)}"
         self.cwd = sandbox.workdir
         """Where the next command starts, as far as is known."""
@@ -241,9 +242,11 @@ class ShellSession:
         if len(command) > _INLINE_MAX:
             file = f"{self._directory}/{self._state}.in"
             await self._sandbox.write_file(file, command.encode(errors="surrogateescape"))
-        mark, exec_marker = secrets.token_hex(16), secrets.token_hex(16)
+        mark, exec_marker = secrets.token_hex(12), secrets.token_hex(12)
         window = OutputWindow(max_output)
-        script = command_line(command, mark=mark, exec_marker=exec_marker, cwd=cwd, file=file)
+        script = command_line(
+            command, mark=mark, exec_marker=exec_marker, last_status=self._last_status, cwd=cwd, file=file
+        )
         started = time.monotonic()
         try:
             async with asyncio.timeout(timeout_s):
@@ -258,15 +261,15 @@ class ShellSession:
             raise
         if record is not None:
             code, where = record
+            self._last_status = code
             self.cwd = where or self.cwd
             return ShellResult(code, window.value(), False, window.total, self.cwd)
         shell.forget()
         ended_with = await shell.stream.exit_code()
+        self._last_status = 1 if ended_with is None else ended_with
         await self._sandbox.check()
         await self._started()
-        return ShellResult(
-            1 if ended_with is None else ended_with, window.value(), False, window.total, self.cwd, restarted=True
-        )
+        return ShellResult(self._last_status, window.value(), False, window.total, self.cwd, restarted=True)
 
     async def _abort_shielded(self, shell: _Shell, exec_marker: str, started: float) -> None:
         """`_abort`, to its end whatever happens to the caller; the next `run` waits for it."""

@@ -59,6 +59,8 @@ class ShellContract:
         seen = await shell.run('pwd; echo "$A"; f 2; ll; umask')
         assert seen.output == b"/usr/lib\nx  y\nF2\nLL\n0027\n"
         assert (await shell.run("false")).exit_code == 1
+        assert (await shell.run("echo $?")).output == b"1\n"
+        assert (await shell.run("cd() { builtin cd /usr; }; cd /etc; unset -f cd")).cwd == "/usr"
         assert (await shell.run("echo out; echo err >&2")).output == b"out\nerr\n"
         await shell.close()
 
@@ -112,7 +114,7 @@ class ShellContract:
         marker = (await shell.run("echo $HERMES_EXEC")).output.strip()
         assert (await shell.run("echo $HERMES_EXEC")).output.strip() != marker
         result = await shell.run(r"printf '\036%s 0 /fake\036' $HERMES_EXEC; (exit 8)")
-        assert (result.exit_code, len(result.output)) == (8, len(fake))
+        assert (result.exit_code, len(result.output)) == (8, len(marker) + len("\036\036 0 /fake"))
         assert result.cwd == sandbox.workdir
         await shell.close()
 

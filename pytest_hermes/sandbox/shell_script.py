@@ -6,6 +6,7 @@ neither show it nor lose it. Builtins are called by `\\builtin`, past aliases an
 
 from __future__ import annotations
 
+import re
 import shlex
 
 MARK = b"\036"
@@ -17,16 +18,28 @@ _FUNCTIONS = r"""
 __hermes_save() {
   {
     \builtin export -p; \builtin declare -f; \builtin alias -p; \builtin umask -p
-    \builtin printf '\\builtin cd -- %q\n' "${PWD-}"
+    [ -z "${1-}" ] || \builtin printf '\\builtin cd -- %q\n' "${PWD-}"
   } >|"$__hermes_state"
 } 2>/dev/null
 __hermes_traps() {
   \builtin local found
   found=$(\builtin trap -p EXIT)
-  [ "$found" = "trap -- '__hermes_save' EXIT" ] && \builtin return 0
-  \builtin trap __hermes_save EXIT
+  [ "$found" = "trap -- '__hermes_save cd' EXIT" ] && \builtin return 0
+  \builtin trap '__hermes_save cd' EXIT
   \builtin eval "\builtin set -- $found"
   \builtin eval "${3-}"
+}
+__hermes_begin() {
+  \builtin export HERMES_EXEC="$1"
+  case $- in *e*) \builtin return 0 ;; esac
+  \builtin return "$2"
+}
+__hermes_end() {
+  \builtin local __hermes_status=$?
+  case ${2-} in *t*) __hermes_traps </dev/null >&198 2>&198 198>&- ;; esac
+  \builtin printf '\036%s %d %s\036' "$1" "$__hermes_status" "${PWD-}" >&198
+  case ${2-} in *s*) __hermes_save ;; esac
+  \builtin return 0
 }
 """
 
@@ -41,17 +54,25 @@ __hermes_state={state}
 __hermes_state=${{__hermes_state:-$__hermes_dir/{name}}}
 {functions}
 \builtin trap 'exit 124' {signal}
-\builtin trap __hermes_save EXIT
+\builtin trap '__hermes_save cd' EXIT
+__hermes_save
 \builtin printf '\036%s %d %s\n%s\n%s\036' {mark} 0 "$$" "${{__hermes_state%/*}}" "$PWD" >&198
 """
 
 _REDIRECTED = "</dev/null >&198 2>&198 198>&-"
+# What may change more than the directory (which every record tells). A change that this misses, one made inside a
+# function say, is still saved when the shell ends by itself; only `exec` and `kill -9 $$` would lose it.
+_CHANGES_STATE = re.compile(
+    r"=|\(\)|(^|[\s;&|({])\.\s"
+    r"|\b(export|declare|typeset|readonly|read|source|alias|unalias|unset|umask|function|eval|set|mapfile|readarray)\b"
+)
 
 
 def prelude(mark: str, name: str, state: str, cwd: str, workdir: str) -> str:
     """Sets up a fresh bash, from the state file `state` if there is one, and answers with pid, directory and cwd.
 
-    Without `state` the file will be `name` in the sandbox's own temporary directory.
+    Without `state` the file will be `name` in the sandbox's own temporary directory. A directory in the state file was
+    saved at a shell's end and is newer than `cwd`.
     """
     return _PRELUDE.format(
         cwd=shlex.quote(cwd),
@@ -64,20 +85,20 @@ def prelude(mark: str, name: str, state: str, cwd: str, workdir: str) -> str:
     )
 
 
-def command_line(command: str, *, mark: str, exec_marker: str, cwd: str | None, file: str | None) -> str:
-    """One command for the kept bash; it reads `command` from `file` when given.
+def command_line(
+    command: str, *, mark: str, exec_marker: str, last_status: int, cwd: str | None, file: str | None
+) -> str:
+    """One command for the kept bash, which sees `last_status` as `$?`; it reads `command` from `file` when given.
 
-    A command that sets an EXIT trap gets it run at its end, as `bash -c` would, so that the shell's own trap stays.
+    Kept short, since bash reads it byte by byte. A command that sets an EXIT trap gets it run at its end, as `bash -c`
+    would, so that the shell's own trap stays.
     """
     text = f'"$(<{shlex.quote(file)})"' if file is not None else shlex.quote(command)
     run = f"\\builtin eval {text} {_REDIRECTED}"
     if cwd is not None:
         run = f"\\builtin cd -- {shlex.quote(cwd)} 2>&198 && {run}"
-    traps = f"__hermes_traps {_REDIRECTED}; " if "trap" in command else ""
-    return (
-        f"\\builtin export HERMES_EXEC={exec_marker}; {run}; __hermes_status=$?; {traps}"
-        f'\\builtin printf \'\\036%s %d %s\\036\' {mark} "$__hermes_status" "${{PWD-}}" >&198; __hermes_save || :\n'
-    )
+    flags = ("s" if _CHANGES_STATE.search(command) else "") + ("t" if "trap" in command else "")
+    return f"__hermes_begin {exec_marker} {last_status};{run};__hermes_end {mark} {flags}\n"
 
 
 _EXEC = r"""exec 2>&1 </dev/null
