@@ -67,6 +67,11 @@ _NAMESPACES = (
 )
 
 
+def _is_directory(path: Path) -> bool:
+    """False also for what this user may not even look at."""
+    return os.path.isdir(path)  # noqa: PTH112 - Path.is_dir raises PermissionError
+
+
 def _under(path: Path, parents: Iterable[Path]) -> bool:
     return any(path.is_relative_to(parent) for parent in parents)
 
@@ -86,7 +91,12 @@ def _kept_directories(hidden: Sequence[Path], path_variable: str) -> list[Path]:
     kept: list[Path] = []
     for directory in sorted(set(wanted)):
         is_secret_root = any(hide.is_relative_to(directory) for hide in hidden)
-        if _under(directory, hidden) and directory.is_dir() and not is_secret_root and not _under(directory, kept):
+        if (
+            _under(directory, hidden)
+            and _is_directory(directory)
+            and not is_secret_root
+            and not _under(directory, kept)
+        ):
             kept.append(directory)
     return kept
 
@@ -102,8 +112,8 @@ class Mounts:
     def __init__(self, root: Path, *, hide: Sequence[Path], bind: Sequence[Path], path_variable: str) -> None:
         self.host_names = {entry.name for entry in Path("/").iterdir()}
         homes = [Path(pwd.getpwuid(os.getuid()).pw_dir), Path(os.environ.get("HOME", "/")), Path.cwd()]
-        hidden = [Path(name) for name in _MASKED_DIRECTORIES if Path(name).is_dir()]
-        hidden += [path.resolve() for path in (*homes, *hide) if len(path.resolve().parts) > 1 and path.is_dir()]
+        hidden = [Path(name) for name in _MASKED_DIRECTORIES if _is_directory(Path(name))]
+        hidden += [path.resolve() for path in (*homes, *hide) if len(path.resolve().parts) > 1 and _is_directory(path)]
         hidden = [path for path in hidden if not _under(path, [Path("/usr"), Path("/bin"), Path("/lib")])]
         self._hidden = sorted({path for path in hidden if not _under(path, [Path("/tmp"), *_others(path, hidden)])})
         self._kept = _kept_directories([*self._hidden, Path("/tmp")], path_variable)
@@ -119,12 +129,12 @@ class Mounts:
             entry = Path("/", name)
             if entry.is_symlink():
                 words += ["--symlink", os.readlink(entry), str(entry)]  # noqa: PTH115 - as it is, not resolved
-            elif entry.is_dir():
+            elif _is_directory(entry):
                 words += ["--ro-bind", str(entry), str(entry)]
         for path in self._hidden:
             words += ["--tmpfs", str(path)]
         for name in _MASKED_FILES:
-            if Path(name).exists():
+            if os.access(name, os.F_OK):
                 words += ["--ro-bind", "/dev/null", name]
         for name in _RESOLVER_DIRECTORIES:
             words += ["--ro-bind-try", name, name]

@@ -24,7 +24,7 @@ import stat
 import tarfile
 import time
 from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
 
@@ -33,7 +33,6 @@ from pytest_hermes.sandbox.labels import Owner
 from pytest_hermes.sandbox.protocol import OutputTooLarge, Sandbox, SandboxProvider, SandboxRequest
 from pytest_hermes.task import SandboxSpec
 
-Self = TypeVar("Self")
 RUN = "contract-run"
 
 ESCAPES = {
@@ -122,10 +121,6 @@ class SandboxContract:
     spec = SandboxSpec()
     separate_streams = True
     """False where the backend cannot keep stderr apart."""
-    separate_files = True
-    """False where sandboxes share the host's file system."""
-    kills_erased_environments = False
-    """True where even a child without any environment is found."""
 
     # -- commands ------------------------------------------------------------------------------
 

@@ -11,7 +11,6 @@ import asyncio
 import contextlib
 import json
 import logging
-import os
 import re
 import secrets
 import time
@@ -310,8 +309,7 @@ def _not_started(code: int, output: bytes) -> tuple[int, bytes]:
 class DockerProvider:
     """Makes `DockerSandbox`es. `starts` containers at most are being started at once, over all processes of the user.
 
-    `progress` gets one line per step of an image's pull or build; default is the log. `env_passthrough` names variables
-    of the harness that containers get.
+    `progress` gets one line per step of an image's pull or build; default is the log.
     """
 
     backend = "docker"
@@ -321,10 +319,8 @@ class DockerProvider:
         self,
         *,
         starts: int = 8,
-        env_passthrough: Sequence[str] = (),
         progress: Callable[[str], None] | None = None,
     ) -> None:
-        self._env = {name: os.environ[name] for name in env_passthrough if name in os.environ}
         self._progress = progress or log.info
         self._slots = Slots(runtime_directory(), "docker-start", starts)
         self._connecting = asyncio.Lock()
@@ -400,7 +396,7 @@ class DockerProvider:
             "Entrypoint": [],
             "Cmd": ["sleep", "infinity"],
             "Labels": {**request.labels, PREFIX: "1", f"{PREFIX}.task": request.task_id},
-            "Env": [f"{key}={value}" for key, value in {**self._env, **spec.env}.items()],
+            "Env": [f"{key}={value}" for key, value in spec.env.items()],
             "Healthcheck": {"Test": ["NONE"]},
             "HostConfig": host,
         }

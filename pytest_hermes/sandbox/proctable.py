@@ -171,10 +171,11 @@ def kill_marked(
 class SessionSweep:
     """Kills everything that carries a closed sandbox's `HERMES_SESSION`, many sandboxes in one pass over /proc.
 
-    A pass costs milliseconds whatever the number of sandboxes, so those that close within a pass's cool-down share it.
+    A pass costs milliseconds whatever the number of sandboxes, so after one the next waits: passes take a tenth of the
+    loop's time at most, and sandboxes that close meanwhile share one.
     """
 
-    COOL_DOWN_S = 0.05
+    _REST = 9.0
 
     def __init__(self) -> None:
         self._waiting: dict[bytes, asyncio.Future[None]] = {}
@@ -192,8 +193,9 @@ class SessionSweep:
     def _run(self, loop: asyncio.AbstractEventLoop) -> None:
         self._timer = None
         waiting, self._waiting = self._waiting, {}
+        began = loop.time()
         kill_sessions(set(waiting))
-        self._next_at = loop.time() + self.COOL_DOWN_S
+        self._next_at = loop.time() + self._REST * (loop.time() - began)
         for future in waiting.values():
             if not future.done():
                 future.set_result(None)

@@ -40,7 +40,7 @@ def _docker(
 ) -> SandboxProvider:
     from pytest_hermes.sandbox.docker import DockerProvider
 
-    return DockerProvider(starts=starts, env_passthrough=env_passthrough)
+    return DockerProvider(starts=starts)
 
 
 _BUILT_IN: dict[str, Callable[..., SandboxProvider]] = {"local": _local, "docker": _docker}

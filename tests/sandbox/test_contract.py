@@ -14,8 +14,6 @@ from pytest_hermes.task import SandboxSpec
 
 
 class TestLocal(SandboxContract, ShellContract):
-    separate_files = False
-
     @pytest.fixture
     def provider(self, tmp_path: Path) -> LocalProvider:
         return LocalProvider(confine="off", root=tmp_path / "s")

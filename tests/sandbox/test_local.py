@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -128,8 +130,6 @@ def test_memory_limit(provider: LocalProvider) -> None:
 
 
 def test_directory_removed_from_outside_is_lost(provider: LocalProvider) -> None:
-    import shutil
-
     async def body(sandbox: LocalSandbox) -> None:
         shutil.rmtree(sandbox.directory)
         with pytest.raises(SandboxLost):
@@ -354,19 +354,51 @@ def test_killed_from_inside(closed: LocalProvider) -> None:
 
 
 @confined
-def test_ordinary_user(tmp_path: Path) -> None:
-    """Confinement does not need root."""
+def test_ordinary_user() -> None:
+    """Confinement does not need root: commands, files, the kept shell, time-outs, no network, the process limit."""
     if os.getuid() != 0:
         pytest.skip("the other tests of this file ran as an ordinary user already")
-    python = "/usr/bin/python3"
-    if not Path(python).exists():
-        pytest.skip("no system Python that an ordinary user may run")
-    tmp_path.chmod(0o755)
-    line = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "bwrap", *bubblewrap._NAMESPACES]
-    found = subprocess.run(
-        [*line, "--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc", "id", "-u"], capture_output=True
-    )
-    assert found.stdout == b"0\n", found.stderr
+    package = Path(__file__).parents[2]
+    root = Path(tempfile.mkdtemp(prefix="as-nobody-"))
+    os.chown(root, 65534, 65534)
+    script = f"""
+import asyncio
+from pathlib import Path
+from pytest_hermes.sandbox.labels import Owner
+from pytest_hermes.sandbox.local import LocalProvider
+from pytest_hermes.sandbox.protocol import SandboxRequest
+from pytest_hermes.sandbox.shell import ShellSession
+from pytest_hermes.task import SandboxSpec
+async def main():
+    provider = LocalProvider(confine="on", root=Path({str(root)!r}) / "s")
+    spec = SandboxSpec(network=False, workdir="/own", pids=40)
+    sandbox = await provider.create(SandboxRequest(spec, Owner.here(run="r").labels(), "t", 60.0, 60.0))
+    await sandbox.write_file("/own-tests/a", b"x")
+    assert await sandbox.read_file("/own-tests/a") == b"x"
+    assert (await sandbox.exec("pwd; exit 3")).exit_code == 3
+    assert (await sandbox.exec("cat /proc/[0-9]*/environ | grep -c KEEP_OUT")).stdout == b"0\\n"
+    assert b"fork" in (await sandbox.exec("for i in $(seq 60); do sleep 1 & done", timeout_s=20)).stderr
+    shell = ShellSession(sandbox)
+    await shell.run("cd /usr; export A=1")
+    assert (await shell.run("setsid sleep 77 & sleep 77", timeout_s=0.3)).timed_out
+    assert (await shell.run("pwd; echo $A")).output == b"/usr\\n1\\n"
+    left = await shell.run("cat /proc/[0-9]*/cmdline | tr -d '\\\\0' | grep -c 'sleep[7]7'")
+    assert left.output == b"0\\n"
+    await shell.close()
+    await provider.aclose()
+    print("good")
+asyncio.run(main())
+"""
+    line = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "/usr/bin/python3"]
+    env = {"PATH": "/usr/bin:/bin", "PYTHONPATH": str(package), "PYTHONDONTWRITEBYTECODE": "1", "KEEP_OUT": "1"}
+    try:
+        able = [*line, "-c", "import sys, pytest_hermes.task; sys.exit(sys.version_info < (3, 11))"]
+        if subprocess.run(able, env=env, cwd="/", capture_output=True).returncode != 0:
+            pytest.skip("an ordinary user here has no Python 3.11 that may read this checkout")
+        done = subprocess.run([*line, "-c", script], env=env, cwd="/", capture_output=True, text=True, timeout=60)
+        assert done.stdout == "good\n", done.stderr
+    finally:
+        shutil.rmtree(root)
 
 
 def test_confine_on_says_what_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
