@@ -14,7 +14,7 @@ import statistics
 import time
 from collections.abc import Awaitable, Callable
 
-from pytest_hermes.sandbox.contract import request
+from pytest_hermes.sandbox.contract_case import request
 from pytest_hermes.sandbox.docker import DockerProvider
 from pytest_hermes.sandbox.local import LocalProvider
 from pytest_hermes.sandbox.protocol import Sandbox, SandboxProvider

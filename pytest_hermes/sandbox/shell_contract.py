@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from pytest_hermes.sandbox.contract import ESCAPES, in_sandbox, sleepers, unique_seconds, until_sleepers
+from pytest_hermes.sandbox.contract_case import ESCAPES, in_sandbox, sleepers, unique_seconds, until_sleepers
 from pytest_hermes.sandbox.protocol import Sandbox, SandboxProvider
 from pytest_hermes.sandbox.shell import ShellSession
 from pytest_hermes.task import SandboxSpec

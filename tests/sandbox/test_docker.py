@@ -14,8 +14,9 @@ from pathlib import Path
 import pytest
 
 from pytest_hermes.errors import ImageError, SandboxKilled, SandboxLost, SandboxStartError, SandboxUnavailable
-from pytest_hermes.sandbox.contract import request
-from pytest_hermes.sandbox.docker import DockerProvider, DockerSandbox
+from pytest_hermes.sandbox.contract_case import request
+from pytest_hermes.sandbox.docker import DockerProvider
+from pytest_hermes.sandbox.docker_sandbox import DockerSandbox
 from pytest_hermes.sandbox.shell import ShellSession
 from pytest_hermes.task import ImageBuild, SandboxSpec
 
@@ -116,7 +117,7 @@ def test_killed_owner_is_reaped(image: str) -> None:
     """kill -9 of the owner: the next reaping removes its container and nothing else."""
     script = f"""
 import asyncio
-from pytest_hermes.sandbox.contract import request
+from pytest_hermes.sandbox.contract_case import request
 from pytest_hermes.sandbox.docker import DockerProvider
 from pytest_hermes.task import SandboxSpec
 async def main():

@@ -17,9 +17,10 @@ import pytest
 
 from pytest_hermes.errors import SandboxKilled, SandboxLost, SandboxUnavailable
 from pytest_hermes.sandbox import bubblewrap, proctable
-from pytest_hermes.sandbox.contract import request, unique_seconds
+from pytest_hermes.sandbox.contract_case import request, unique_seconds
 from pytest_hermes.sandbox.labels import Owner
-from pytest_hermes.sandbox.local import LocalProvider, LocalSandbox, allowed_environment
+from pytest_hermes.sandbox.local import LocalProvider, allowed_environment
+from pytest_hermes.sandbox.local_sandbox import LocalSandbox
 from pytest_hermes.sandbox.shell import ShellSession
 from pytest_hermes.task import SandboxSpec
 
@@ -145,7 +146,7 @@ def test_killed_owner_is_reaped(tmp_path: Path, confine: str) -> None:
     script = f"""
 import asyncio, sys
 from pathlib import Path
-from pytest_hermes.sandbox.contract import request
+from pytest_hermes.sandbox.contract_case import request
 from pytest_hermes.sandbox.local import LocalProvider
 from pytest_hermes.sandbox.shell import ShellSession
 from pytest_hermes.task import SandboxSpec
@@ -190,7 +191,7 @@ def test_interpreter_exit_cleans_up(tmp_path: Path, confine: str) -> None:
     script = f"""
 import asyncio
 from pathlib import Path
-from pytest_hermes.sandbox.contract import request
+from pytest_hermes.sandbox.contract_case import request
 from pytest_hermes.sandbox.local import LocalProvider
 from pytest_hermes.task import SandboxSpec
 async def main():
@@ -231,7 +232,7 @@ def test_unconfined_parent_is_readable(tmp_path: Path) -> None:
     script = f"""
 import asyncio
 from pathlib import Path
-from pytest_hermes.sandbox.contract import request
+from pytest_hermes.sandbox.contract_case import request
 from pytest_hermes.sandbox.local import LocalProvider
 from pytest_hermes.task import SandboxSpec
 async def main():
