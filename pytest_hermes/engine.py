@@ -8,6 +8,7 @@ when the item has been reported, so that nothing starts that -x would have kept 
 from __future__ import annotations
 
 import asyncio
+import collections
 import concurrent.futures
 import threading
 import time
@@ -63,7 +64,9 @@ class Engine:
         self.concurrency = concurrency
         self.hold_slots = hold_slots
         self.changed = threading.Condition()
-        """Notified whenever a handle may have become ready."""
+        """Notified whenever a handle has become ready."""
+        self.became_ready: collections.deque[Handle] = collections.deque()
+        """Handles in the order in which they became ready; the run loop takes them from here."""
         self.aborted: str | None = None
         self._make_services = make_services
         self._services: Services | None = None
@@ -80,7 +83,7 @@ class Engine:
         """Start a job as soon as a slot is free."""
         handle = Handle(job, gate)
         if gate is not None:
-            gate.opened = self._notify
+            gate.opened = lambda: self._notify(handle)
         self._handles.add(handle)
         self.loop.call_soon_threadsafe(self._start, handle)
         return handle
@@ -179,7 +182,7 @@ class Engine:
             handle.done.set_exception(error)
         else:
             return
-        self._notify()
+        self._notify(handle)
 
     def _record(self, rollout: Rollout) -> str:
         self.run.append(row_of(rollout, self.run.run_id, self.run.worker), self.services().secrets)
@@ -208,7 +211,6 @@ class Engine:
                 handle.task.cancel()
             if handle.reported is not None:
                 handle.reported.set()
-        self._notify()
 
     async def _close(self) -> None:
         tasks = [handle.task for handle in self._handles if handle.task is not None and not handle.task.done()]
@@ -219,6 +221,7 @@ class Engine:
         if self._services is not None:
             await self._services.aclose()
 
-    def _notify(self) -> None:
+    def _notify(self, handle: Handle) -> None:
         with self.changed:
+            self.became_ready.append(handle)
             self.changed.notify_all()

@@ -15,13 +15,17 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
 import pytest
 from _pytest.fixtures import FixtureDef
 from _pytest.scope import Scope
 from _pytest.skipping import evaluate_skip_marks, evaluate_xfail_marks
 
-from pytest_hermes.session import HermesSession, handle_key, job_key
+from pytest_hermes.session import HermesSession, job_key
+
+if TYPE_CHECKING:
+    from pytest_hermes.engine import Handle
 
 INERT_MODULES = ("_pytest.", "pytest_asyncio", "pytest_hermes.", "xdist.", "anyio.", "pytest_timeout")
 """Higher-scoped fixtures defined there prepare nothing that a rollout could need."""
@@ -38,15 +42,26 @@ def run_items(session: pytest.Session, hermes: HermesSession, on_idle: Callable[
         for ahead, group in enumerate(groups[current:]):
             group.start(is_current=ahead == 0)
 
+    def next_item() -> pytest.Item | None:
+        if not hermes.started:
+            return groups[current].next_item()
+        queue = hermes.engine.became_ready
+        while queue:
+            handle = queue.popleft()
+            for group in groups[current:]:
+                group.became_ready(handle)
+        return groups[current].next_item()
+
     hermes.pump = pump
     for number, group in enumerate(groups):
         current = number
-        following = groups[number + 1].todo[0] if number + 1 < len(groups) else None
+        following = next(iter(groups[number + 1].todo)) if number + 1 < len(groups) else None
         while group.todo:
             pump()
-            item = hermes.engine.wait(group.first_ready, on_idle)
-            group.todo.remove(item)
-            nextitem = group.todo[0] if group.todo else following
+            item = hermes.engine.wait(next_item, on_idle) if hermes.started else next_item()
+            assert item is not None
+            group.remove(item)
+            nextitem = next(iter(group.todo), following)
             item.config.hook.pytest_runtest_protocol(item=item, nextitem=nextitem)
             if session.shouldfail:
                 raise session.Failed(session.shouldfail)
@@ -56,14 +71,21 @@ def run_items(session: pytest.Session, hermes: HermesSession, on_idle: Callable[
 
 
 class _Group:
-    """Items that may change places; `todo` is what has not been reported, in pytest's order."""
+    """Items that may change places. `todo` holds, in pytest's order, those that have not been reported."""
 
     def __init__(self, items: list[pytest.Item], hermes: HermesSession) -> None:
-        self.todo = items
+        self.todo = dict.fromkeys(items)
         self._hermes = hermes
         self._waiting = [item for item in items if hermes.job(item) is not None and will_run(item)]
         if not hermes.fail_fast:
             self._waiting.sort(key=_expected_length, reverse=True)
+        rollouts = set(self._waiting)
+        self._others = dict.fromkeys(item for item in items if item not in rollouts)
+        """Items that need no rollout: plain tests, and ours that will be skipped."""
+        self._by_handle: dict[Handle, pytest.Item] = {}
+        self._started: dict[pytest.Item, None] = {}
+        """Submitted, and not seen to be ready."""
+        self._ready: dict[pytest.Item, None] = {}
 
     def start(self, *, is_current: bool) -> None:
         """Submit every rollout that may start now.
@@ -77,24 +99,44 @@ class _Group:
         if not is_current and self._hermes.holds_slot(item):
             return False
         if fixtures_are_set_up(item):
-            self._hermes.submit(item)
+            self._by_handle[self._hermes.submit(item)] = item
+            self._started[item] = None
             return True
         return False
 
-    def first_ready(self) -> pytest.Item | None:
+    def became_ready(self, handle: Handle) -> None:
+        """Note that a rollout, if it is one of this group, can be reported."""
+        item = self._by_handle.get(handle)
+        if item is not None and item in self._started:
+            del self._started[item]
+            self._ready[item] = None
+
+    def next_item(self) -> pytest.Item | None:
         """The item to run now, or None while all that could run is still rolling out."""
-        started = False
+        if self._hermes.fail_fast:
+            return self._next_in_order()
+        for found in (self._ready, self._others):
+            if found:
+                return next(iter(found))
+        return None if self._started else next(iter(self.todo))
+
+    def _next_in_order(self) -> pytest.Item | None:
+        """As `next_item`, but no item passes one that is not a rollout."""
+        rolling_out = False
         for item in self.todo:
-            handle = item.stash.get(handle_key, None)
-            if handle is not None:
-                if handle.ready:
-                    return item
-                started = True
-            elif item not in self._waiting:
-                if not (started and self._hermes.fail_fast):
-                    return item
-                return None
-        return None if started else self.todo[0]
+            if item in self._ready:
+                return item
+            if item in self._others:
+                break
+            rolling_out |= item in self._started
+        return None if rolling_out else next(iter(self.todo))
+
+    def remove(self, item: pytest.Item) -> None:
+        """The item's turn has come."""
+        for collection in (self.todo, self._ready, self._others, self._started):
+            collection.pop(item, None)
+        if item in self._waiting:
+            self._waiting.remove(item)
 
 
 def _group_key(item: pytest.Item) -> tuple[object, ...]:
