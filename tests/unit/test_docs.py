@@ -1,0 +1,65 @@
+"""The documentation is true: generated pages, names in tables, and the code that it shows."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pytest_hermes.collection import MARK_FIELDS
+from pytest_hermes.outcome import TABLE
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+
+
+def test_the_configuration_page_is_what_the_code_says():
+    done = subprocess.run([sys.executable, DOCS / "generate.py", "--check"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_every_argument_of_the_mark_is_documented():
+    page = (DOCS / "writing-benchmarks.md").read_text()
+    assert not [name for name in MARK_FIELDS if f"`{name}`" not in page]
+
+
+def test_links_lead_somewhere():
+    for page in [ROOT / "README.md", *DOCS.glob("*.md")]:
+        for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
+            assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+def test_no_cause_in_the_outcomes_page_is_invented():
+    page = (DOCS / "outcomes.md").read_text()
+    known = {policy.cause for policy in TABLE.values()} | {
+        "reward_below_threshold",
+        "test_body",
+        "max_turns",
+        "loop",
+        "length",
+    }
+    rows = [line.split("|")[3] for line in page.splitlines() if line.startswith("|")][2:]
+    causes = {cause for row in rows for cause in re.findall(r"`(\w+)`", row)}
+    assert causes <= known
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_the_benchmarks_of_the_guide_run(pytester, number):
+    page = (DOCS / "writing-benchmarks.md").read_text()
+    code = re.findall(r"```python\n(.*?)```", page, re.DOTALL)[number]
+    pytester.makepyfile(code)
+    (pytester.path / "solve.py").write_text(
+        "from pytest_hermes import AgentResult\n"
+        "class Agent:\n"
+        "    needs_model = False\n"
+        "    async def run(self, prompt, toolbox):\n"
+        "        await toolbox.call('terminal', {'command': 'printf \"1\\n2\\n3\\n4\\n5\\n\" > ~/n.txt'})\n"
+        "        return AgentResult(messages=[])\n"
+    )
+    agent = "oracle" if "solution" in code else "solve:Agent"
+    pytester.makeini("[pytest]\npythonpath = .\n")
+    result = pytester.runpytest_subprocess(f"--hermes-agent={agent}", "--hermes-local-confine=off")
+    result.assert_outcomes(passed=3 if "solution" in code else 1)
