@@ -27,6 +27,7 @@ class Price:
 
 
 PRICES: dict[str, Price] = {
+    "scripted": Price(0.0, 0.0),
     "gpt-4o": Price(2.50, 10.00, 1.25),
     "gpt-4o-mini": Price(0.15, 0.60, 0.075),
     "gpt-4.1": Price(2.00, 8.00, 0.50),

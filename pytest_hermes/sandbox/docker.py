@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import json
 import logging
+import math
 import re
 import secrets
 import weakref
@@ -123,7 +124,7 @@ class DockerProvider:
         found: dict[str, Any] = {
             "Image": image,
             "Entrypoint": [],
-            "Cmd": ["sleep", "infinity"],
+            "Cmd": ["sleep", str(math.ceil(request.lifetime_s))],  # ends itself if nobody is left to remove it
             "Labels": {**request.labels, PREFIX: "1", f"{PREFIX}.task": request.task_id},
             "Env": [f"{key}={value}" for key, value in spec.env.items()],
             "Healthcheck": {"Test": ["NONE"]},

@@ -236,6 +236,8 @@ class DockerSandbox:
         if state.get("Paused"):
             raise SandboxLost(f"docker sandbox {self.id} was paused from outside")
         code = state["ExitCode"]
+        if code == 0:
+            raise SandboxLost(f"docker sandbox {self.id} reached its greatest age (env.terminal_lifetime)")
         if state.get("OOMKilled"):
             raise SandboxKilled(f"docker sandbox {self.id}: its init process ran out of memory")
         if await self._was_stopped_by_daemon():

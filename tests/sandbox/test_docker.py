@@ -38,6 +38,18 @@ def inside(spec: SandboxSpec, body: Callable[[DockerSandbox], Awaitable[None]], 
     asyncio.run(asyncio.wait_for(whole(), 120))
 
 
+def test_greatest_age(image: str) -> None:
+    """A container that nobody removes ends itself."""
+
+    async def body(sandbox: DockerSandbox) -> None:
+        ended = ("docker", "wait", sandbox.id)
+        assert await asyncio.to_thread(lambda: subprocess.check_output(ended, timeout=60).strip()) == b"0"
+        with pytest.raises(SandboxLost, match="greatest age"):
+            await sandbox.check()
+
+    inside(SandboxSpec(image=image), body, lifetime_s=0.5)
+
+
 def test_limits(image: str) -> None:
     """Memory, processes, CPU, no network, user, working directory and environment hold."""
 

@@ -1,0 +1,57 @@
+"""The command line: what it prints for runs that are there, broken, or none."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from pytest_hermes.artifacts.run_directory import RunDirectory, RunIdentity
+from pytest_hermes.cli import main
+
+USAGE = {"prompt_tokens": 1, "completion_tokens": 2, "cached_tokens": None, "reasoning_tokens": None, "cost_usd": None}
+ROW = {
+    "format": 1, "benchmark": "b", "node_id": "t.py::test[a]", "task_id": "a", "task_digest": "d", "attempt": 1,
+    "outcome": "passed", "cause": None, "reward": 1.0, "difficulty": "easy", "category": None, "usage": USAGE,
+    "turns": 3, "model": "m", "tries": [], "verifier": None, "started": 1.0, "finished": 3.0,
+    "clocks": {"agent_s": 2.0},
+}  # fmt: skip
+
+
+@pytest.fixture
+def run(tmp_path):
+    directory = RunDirectory(RunIdentity.new(tmp_path), "b", "main")
+    directory.make({"settings": {}})
+    directory.append(ROW)
+    directory.append(ROW | {"node_id": "t.py::test[b]", "outcome": "invalid", "cause": "image", "reward": None})
+    directory.append(ROW | {"node_id": "t.py::test[c]", "outcome": "invalid", "cause": "cancelled", "reward": None})
+    directory.close()
+    return directory.path
+
+
+def test_show_prints_what_a_killed_run_left(run, capsys):
+    assert main(["show", str(run)]) == 0
+    output = capsys.readouterr().out
+    assert "2 rollouts: 1 passed, 0 failed, 1 invalid (1 more cancelled)" in output
+    assert "50.0% if every invalid rollout had failed, 100.0% without them" in output
+    assert "9 model calls" in output and "cost unknown" in output
+
+
+def test_show_as_json(run, capsys):
+    assert main(["show", "--json", str(run)]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["rollouts"]["passed"] == 1 and found["causes"] == {"image": 1} and found["cancelled"] == 1
+
+
+def test_a_directory_that_is_no_run_is_one_line(tmp_path, capsys):
+    assert main(["show", str(tmp_path)]) == 2
+    assert capsys.readouterr().err == f"pytest-hermes show: {tmp_path}: not a run directory (it has no run.json)\n"
+
+
+def test_control_sequences_of_a_task_never_reach_the_terminal(run, capsys):
+    directory = RunDirectory(RunIdentity("x", "y", str(run.parent)), "b", "main")
+    directory.make({"settings": {}})
+    directory.append(ROW | {"node_id": "t.py::test[\x1b[31m]", "category": "\x1b]0;title\x07"})
+    directory.close()
+    main(["show", str(directory.path)])
+    assert "\x1b" not in capsys.readouterr().out
