@@ -7,13 +7,14 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
+from _pytest.skipping import evaluate_skip_marks, evaluate_xfail_marks
 
 from pytest_hermes.benchmark import Benchmark
 from pytest_hermes.config import Settings, hint
 from pytest_hermes.errors import ConfigurationError
+from pytest_hermes.job import Job
 from pytest_hermes.limits import Limits
-from pytest_hermes.rollout import Job
-from pytest_hermes.session import job_key
+from pytest_hermes.stash import job_key
 from pytest_hermes.task import FileTree, InlineFiles, SandboxSpec, Script, Task, slug
 from pytest_hermes.tools.toolsets import resolve_toolsets
 
@@ -130,6 +131,17 @@ def job_of(item: pytest.Item, settings_for: Any) -> Job | None:
         )
     item.stash[job_key] = job
     return job
+
+
+def will_run(item: pytest.Item) -> bool:
+    """Whether pytest will run the item's body, as far as its marks tell."""
+    try:
+        if evaluate_skip_marks(item) is not None:
+            return False
+        xfail = evaluate_xfail_marks(item)
+    except pytest.fail.Exception:
+        return False  # a broken condition: pytest reports it when the item's turn comes
+    return xfail is None or xfail.run or bool(item.config.option.runxfail)
 
 
 def _timeout_of(item: pytest.Item) -> float | None:

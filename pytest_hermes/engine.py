@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any
 from pytest_hermes.artifacts.records import row_of
 from pytest_hermes.artifacts.run_directory import RunDirectory
 from pytest_hermes.errors import RunAborted
-from pytest_hermes.rollout import BodyGate, Job, Rollout, run_rollout
+from pytest_hermes.job import BodyGate, Job
+from pytest_hermes.rollout import Rollout, run_rollout
 
 if TYPE_CHECKING:
     from pytest_hermes.services import Services

@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_hermes.failures import RolloutInvalid
-from pytest_hermes.session import rollout_key, session_key, waited_key
+from pytest_hermes.stash import rollout_key, session_key, waited_key
 
 if TYPE_CHECKING:
     from pytest_hermes.agents.result import AgentResult
-    from pytest_hermes.rollout import Job, Rollout
+    from pytest_hermes.job import Job
+    from pytest_hermes.rollout import Rollout
     from pytest_hermes.task import Task
     from pytest_hermes.tool_context import ToolContext
 

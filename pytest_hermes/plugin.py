@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_hermes import options
+from pytest_hermes.stash import session_key
 
 if TYPE_CHECKING:
     from pytest_hermes.session import HermesSession
@@ -43,7 +44,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
     config.addinivalue_line("markers", MARK)
     session.refuse_combinations(config)
-    hermes = config.stash[session.session_key] = session.HermesSession(config)
+    hermes = config.stash[session_key] = session.HermesSession(config)
     if not hermes.on_worker:
         from pytest_hermes.controller import Controller
 
@@ -123,15 +124,9 @@ def pytest_timeout_set_timer(item: pytest.Item) -> bool | None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """Remove what still runs before anything else: under xdist later hooks raise once the controller is dead."""
-    if (hermes := session.config.stash.get(_key(), None)) is not None:
+    if (hermes := session.config.stash.get(session_key, None)) is not None:
         hermes.finish()
 
 
-def _key() -> pytest.StashKey[HermesSession]:
-    from pytest_hermes.session import session_key
-
-    return session_key
-
-
 def _session(config: pytest.Config) -> HermesSession:
-    return config.stash[_key()]
+    return config.stash[session_key]

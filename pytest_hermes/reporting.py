@@ -14,10 +14,11 @@ import pytest
 
 from pytest_hermes.errors import BodyNotRun, BodySkipped, HermesError, InfrastructureError, VerifierTimeout
 from pytest_hermes.failures import BodyTimeout
-from pytest_hermes.session import HermesSession, handle_key, rollout_key, session_key, waited_key
+from pytest_hermes.stash import handle_key, rollout_key, session_key, waited_key
 
 if TYPE_CHECKING:
     from pytest_hermes.rollout import Rollout
+    from pytest_hermes.session import HermesSession
 
 PROGRESS_EVERY_S = 30.0
 INVALID_PROPERTY = ("hermes.outcome", "invalid")

@@ -20,12 +20,13 @@ from typing import TYPE_CHECKING
 import pytest
 from _pytest.fixtures import FixtureDef
 from _pytest.scope import Scope
-from _pytest.skipping import evaluate_skip_marks, evaluate_xfail_marks
 
-from pytest_hermes.session import HermesSession, job_key
+from pytest_hermes.collection import will_run
+from pytest_hermes.stash import job_key
 
 if TYPE_CHECKING:
     from pytest_hermes.engine import Handle
+    from pytest_hermes.session import HermesSession
 
 INERT_MODULES = ("_pytest.", "pytest_asyncio", "pytest_hermes.", "xdist.", "anyio.", "pytest_timeout")
 """Higher-scoped fixtures defined there prepare nothing that a rollout could need."""
@@ -149,17 +150,6 @@ def _group_key(item: pytest.Item) -> tuple[object, ...]:
             if scope is not Scope.Function and name in callspec.indices
         )
     return id(item.parent), shared
-
-
-def will_run(item: pytest.Item) -> bool:
-    """Whether pytest will run the item's body, as far as its marks tell."""
-    try:
-        if evaluate_skip_marks(item) is not None:
-            return False
-        xfail = evaluate_xfail_marks(item)
-    except pytest.fail.Exception:
-        return False  # a broken condition: pytest reports it when the item's turn comes
-    return xfail is None or xfail.run or bool(item.config.option.runxfail)
 
 
 def fixtures_are_set_up(item: pytest.Item) -> bool:

@@ -35,7 +35,7 @@ from pytest_hermes.tool_context import ToolContext
 from pytest_hermes.tools.toolbox import Toolbox, ToolSettings
 
 if TYPE_CHECKING:
-    from pytest_hermes.rollout import Job
+    from pytest_hermes.job import Job
 
 Result = TypeVar("Result")
 SandboxHook = Callable[[Task, Settings], AbstractAsyncContextManager[Sandbox] | None]

@@ -14,21 +14,16 @@ import pytest
 
 from pytest_hermes.artifacts.run_directory import RunDirectory, RunIdentity
 from pytest_hermes.options import resolve_settings, run_root
+from pytest_hermes.stash import handle_key, job_key, rollout_key
 
 if TYPE_CHECKING:
     from pytest_hermes.benchmark import Benchmark
     from pytest_hermes.config import Settings
     from pytest_hermes.engine import Engine, Handle
-    from pytest_hermes.rollout import Job, Rollout
+    from pytest_hermes.job import Job
 
 WORKERINPUT = "hermes"
 DEFAULT_CONCURRENCY = 4
-session_key: pytest.StashKey[HermesSession] = pytest.StashKey()
-job_key: pytest.StashKey[Job] = pytest.StashKey()
-handle_key: pytest.StashKey[Handle] = pytest.StashKey()
-rollout_key: pytest.StashKey[Rollout] = pytest.StashKey()
-waited_key: pytest.StashKey[float] = pytest.StashKey()
-"""Seconds that the item's set-up spent waiting for its rollout."""
 
 
 class HermesSession:
@@ -83,8 +78,8 @@ class HermesSession:
 
     def _refuse_without_model(self) -> None:
         """Stop before anything starts. On an xdist worker each item says so itself: a worker cannot end a run."""
+        from pytest_hermes.collection import will_run
         from pytest_hermes.names import NO_MODEL, lacks_model
-        from pytest_hermes.scheduling import will_run
 
         for item in self.items:
             if lacks_model(item.stash[job_key].settings) and will_run(item):
@@ -150,7 +145,7 @@ class HermesSession:
         """The item's rollout, started now if it was not before."""
         handle = item.stash.get(handle_key, None)
         if handle is None:
-            from pytest_hermes.rollout import BodyGate
+            from pytest_hermes.job import BodyGate
 
             gate = BodyGate() if self._keeps_sandbox(item) else None
             handle = self.engine.submit(item.stash[job_key], gate)
