@@ -54,6 +54,7 @@ class Verification:
 
 VerifierResult = Verdict | float | bool | Mapping[str, float]
 Verifier = Callable[[Verification], VerifierResult | Awaitable[VerifierResult]]
+VerifierFunction = TypeVar("VerifierFunction", bound=Verifier)
 TaskSource = Sequence[Task] | Callable[[Settings], Iterable[Task]]
 
 
@@ -116,7 +117,16 @@ class Benchmark:
             for name in chosen:
                 if name not in by_id:
                     raise ConfigurationError(f"{option}: benchmark {self.name} has no task {name!r}{hint(name, by_id)}")
-        return [task for task in found if (not wanted or task.id in wanted) and task.id not in unwanted]
+        left = [task for task in found if (not wanted or task.id in wanted) and task.id not in unwanted]
+        if not left:
+            raise ConfigurationError(f"benchmark {self.name}: --hermes-task and --hermes-skip-task leave no task")
+        return left
+
+
+def keeps_own_clock(verify: VerifierFunction) -> VerifierFunction:
+    """Mark a verifier that ends its own work at `Verification.timeout_s`: what it does around that is not counted."""
+    setattr(verify, "keeps_own_clock", True)  # noqa: B010 - functions have no such attribute by type
+    return verify
 
 
 def is_asynchronous(verify: Verifier) -> bool:

@@ -44,7 +44,7 @@ def _show(options: argparse.Namespace) -> int:
 
     from pytest_hermes.artifacts.records import read_rows
     from pytest_hermes.artifacts.summary import render, summarize
-    from pytest_hermes.reporting import plain_line
+    from pytest_hermes.shown import shown_line
 
     for run in options.runs:
         summary = summarize(read_rows(run))
@@ -53,7 +53,7 @@ def _show(options: argparse.Namespace) -> int:
             continue
         print(f"{run}:")
         for line in render(summary):
-            print(f"  {plain_line(line)}")
+            print(f"  {shown_line(line)}")
     return 0
 
 

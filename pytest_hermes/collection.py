@@ -96,8 +96,9 @@ def job_of(item: pytest.Item, settings_for: Any) -> Job | None:
     if mark is None or JOB_FIXTURE not in getattr(item, "fixturenames", ()):
         return None
     callspec = getattr(item, "callspec", None)
-    parameter: TaskAttempt | None = callspec.params.get(JOB_FIXTURE) if callspec else None
-    parameter = parameter or TaskAttempt(None, 1)
+    parameter = callspec.params.get(JOB_FIXTURE) if callspec else None
+    if not isinstance(parameter, TaskAttempt):
+        parameter = TaskAttempt(None, 1)
     benchmark = benchmark_of(mark)
     settings: Settings = settings_for(benchmark)
     cap = _timeout_of(item)

@@ -43,7 +43,7 @@ class EnvSettings:
     terminal_lifetime: float = setting(
         3600.0, "greatest age of a sandbox in seconds; never below the task's own clocks"
     )
-    tool_pool_size: int = setting(128, "threads for synchronous verifiers and reward functions")
+    tool_pool_size: int = setting(128, "accepted for hermes configurations; tools here need no threads")
     tool_call_parser: str = setting("hermes", "parser for raw model output (`serve`, and servers without tool parsing)")
     default_result_size_chars: int = setting(100_000, "characters of one tool result before it goes to a file")
     turn_budget_chars: int = setting(200_000, "characters of all tool results of one turn")

@@ -4,7 +4,9 @@ after a killed worker, the exit status.
 
 from __future__ import annotations
 
+import collections
 import dataclasses
+import json
 import os
 from typing import Any
 
@@ -21,7 +23,7 @@ class Controller:
         self._hermes = session
         self._config = session.config
         self._failed = 0
-        self._invalid = 0
+        self._invalid: collections.Counter[str] = collections.Counter()
         if self._config.getoption("numprocesses", None):
             if is_asked_for(self._config) and self._config.getoption("maxschedchunk", None) is None:
                 self._config.option.maxschedchunk = 1  # rollouts are long: hand them out one by one
@@ -47,22 +49,29 @@ class Controller:
         if not report.failed or hasattr(report, "wasxfail"):
             return
         self._failed += 1
-        self._invalid += ("hermes.outcome", "invalid") in report.user_properties
+        properties = dict(report.user_properties)
+        if properties.get("hermes.outcome") == "invalid":
+            self._invalid[str(properties["hermes.benchmark"])] += 1
         maxfail = self._config.getvalue("maxfail")
         if maxfail and self._failed >= maxfail and (run := self._hermes.identity.find()) is not None:
             (run / "abort").write_text(f"stopping after {self._failed} failures")
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
-        """Exit 0 if all that failed are invalid rollouts, and no more of them than `env.max_invalid` allows."""
-        if exitstatus != pytest.ExitCode.TESTS_FAILED or not 0 < self._invalid == self._failed:
+        """Exit 0 if all that failed are invalid rollouts, of no benchmark more than its `env.max_invalid` allows."""
+        if exitstatus != pytest.ExitCode.TESTS_FAILED or not 0 < self._invalid.total() == self._failed:
             return
-        if self._invalid <= self._hermes.max_invalid():
+        if (run := self._hermes.identity.find()) is None:
+            return
+        settings = json.loads((run / "run.json").read_text())["settings"]
+        if all(count <= settings[name]["env"]["max_invalid"] for name, count in self._invalid.items()):
             session.exitstatus = pytest.ExitCode.OK
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         run = self._hermes.identity.find()
         if run is None:
+            if self._hermes.started:
+                terminalreporter.write_line(f"hermes: the run directory {self._hermes.engine.run.path} is gone")
             return
         from pytest_hermes.reporting import write_summary
 

@@ -52,7 +52,11 @@ def ctx(request: pytest.FixtureRequest, _hermes_job: Job) -> ToolContext:
     """The tools in this item's living sandbox (`pytest_hermes.ToolContext`), after the agent has stopped."""
     _rollout_of(request.node)
     gate = request.config.stash[session_key].submit(request.node).gate
-    assert gate is not None and gate.ctx is not None
+    if gate is None or gate.ctx is None:
+        raise pytest.UsageError(
+            f"{request.node.nodeid}: the fixture ctx was asked for while the test ran, when the sandbox was gone. "
+            "Name ctx among the test's parameters: then its sandbox is kept"
+        )
     return gate.ctx
 
 
@@ -66,23 +70,29 @@ def _rollout_of(item: pytest.Item) -> Rollout:
     """Wait for the item's rollout (once per run of the item); raise RolloutInvalid if it has no valid reward."""
     if (known := item.stash.get(rollout_key, None)) is not None:
         return known
-    from pytest_hermes.reporting import describe, progress
+    if item.config.option.setuponly:
+        pytest.skip("--setup-only starts no rollout")
+    from pytest_hermes.errors import HermesError, RunAborted
+    from pytest_hermes.reporting import clock_paused, describe, progress
 
     session = item.config.stash[session_key]
     began = time.monotonic()
-    handle = session.submit(item)
-    session.pump()
-    session.engine.wait(lambda: handle.ready, progress(item.config))
+    try:
+        handle = session.submit(item)
+        session.pump()
+        with clock_paused():
+            session.engine.wait_for(handle, progress(item.config))
+        open_rollout = handle.gate.rollout if handle.gate is not None and handle.open else None
+        rollout = open_rollout or handle.done.result()
+    except RunAborted as error:
+        pytest.exit(f"rollouts were cancelled: {error}", returncode=pytest.ExitCode.INTERRUPTED)
+    except HermesError as error:
+        raise RolloutInvalid(str(error)) from None
     item.stash[waited_key] = time.monotonic() - began
-    if handle.open and not handle.done.done():
-        assert handle.gate is not None and handle.gate.rollout is not None
-        rollout = handle.gate.rollout
-    else:
-        rollout = handle.done.result()
     item.stash[rollout_key] = rollout
     describe(item, rollout)
     if rollout.cause == "cancelled" and session.engine.aborted:
         pytest.exit(f"rollouts were cancelled: {session.engine.aborted}", returncode=pytest.ExitCode.INTERRUPTED)
-    if rollout.outcome == "invalid" and not handle.open:
+    if rollout.outcome == "invalid" and open_rollout is None:
         raise RolloutInvalid(rollout.explain())
     return rollout

@@ -169,8 +169,11 @@ def _check_ranges(settings: Settings) -> None:
     ):
         if value is not None and value < least:
             raise ConfigurationError(f"env.{name}: {value} is below {least}")
-    if not env.timeout_multiplier > 0:
-        raise ConfigurationError(f"env.timeout_multiplier: {env.timeout_multiplier} is not above 0")
+    seconds = ("terminal_timeout", "terminal_lifetime", "task_timeout", "test_timeout", "provision_timeout")
+    for name in (*seconds, "build_timeout", "teardown_timeout", "timeout_multiplier"):
+        value = getattr(env, name)
+        if value is not None and not 0 < value < 1e9:
+            raise ConfigurationError(f"env.{name}: {value:g} is not above 0 and below 1e9")
     for name, chosen, choices in (
         ("env.local_confine", env.local_confine, ("auto", "on", "off")),
         ("openai.client", settings.openai.client, ("aiohttp", "openai")),

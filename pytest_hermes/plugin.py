@@ -90,18 +90,32 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, Any, Any]:
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_setup(item: pytest.Item) -> Generator[None, Any, Any]:
     hermes = _session(item.config)
-    if hermes.job(item) is not None:
-        hermes.begin(item)
-    return (yield)
+    if hermes.job(item) is None:
+        return (yield)
+    from pytest_hermes.reporting import phase_clock
+
+    hermes.begin(item)
+    with phase_clock(item):
+        return (yield)
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
     if _session(item.config).job(item) is None:
         return (yield)
-    from pytest_hermes.reporting import body_clock
+    from pytest_hermes.reporting import phase_clock
 
-    with body_clock(item):
+    with phase_clock(item):
+        return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, Any, Any]:
+    if _session(item.config).job(item) is None:
+        return (yield)
+    from pytest_hermes.reporting import phase_clock
+
+    with phase_clock(item):
         return (yield)
 
 

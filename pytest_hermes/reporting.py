@@ -12,16 +12,24 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_hermes.errors import BodyNotRun, BodySkipped, HermesError, InfrastructureError, VerifierTimeout
+from pytest_hermes.errors import (
+    BodyNotRun,
+    BodySkipped,
+    ConfigurationError,
+    HermesError,
+    InfrastructureError,
+    VerifierTimeout,
+)
 from pytest_hermes.failures import BodyTimeout
-from pytest_hermes.stash import handle_key, rollout_key, session_key, waited_key
+from pytest_hermes.shown import shown_line
+from pytest_hermes.stash import handle_key, job_key, rollout_key, session_key, waited_key
 
 if TYPE_CHECKING:
     from pytest_hermes.rollout import Rollout
     from pytest_hermes.session import HermesSession
 
 PROGRESS_EVERY_S = 30.0
-INVALID_PROPERTY = ("hermes.outcome", "invalid")
+ALARM_AGAIN_S = 1.0
 
 
 def describe(item: pytest.Item, rollout: Rollout) -> None:
@@ -49,34 +57,36 @@ def describe(item: pytest.Item, rollout: Rollout) -> None:
         "category": rollout.task.category,
     }
     item.user_properties[:] = [entry for entry in item.user_properties if not entry[0].startswith("hermes.")]
-    item.user_properties += [(f"hermes.{name}", plain(value)) for name, value in values.items() if value is not None]
+    item.user_properties += [
+        (shown_line(f"hermes.{name}"), plain(value)) for name, value in values.items() if value is not None
+    ]
 
 
 def plain(value: object) -> object:
-    """A scalar that every reporter and xdist can carry: text without lone surrogates or control characters."""
-    if isinstance(value, bool | int | float):
-        return value
-    text = str(value).encode("utf-8", "replace").decode()
-    return "".join(character if character.isprintable() else "�" for character in text)
+    """A scalar that every reporter and xdist can carry."""
+    return value if isinstance(value, bool | int | float) else shown_line(value)
 
 
 # -- the body's judgement ------------------------------------------------------------------------------
 
 
 @contextmanager
-def body_clock(item: pytest.Item) -> Iterator[None]:
-    """Interrupt a body that judges when its verify clock is over. Needs the main thread and SIGALRM, as on Linux."""
-    handle = item.stash.get(handle_key, None)
-    if handle is None or handle.gate is None or threading.current_thread() is not threading.main_thread():
+def phase_clock(item: pytest.Item) -> Iterator[None]:
+    """Interrupt what a phase of the item runs in pytest's own thread when the verify clock is over.
+
+    The item's set-up, body and teardown each get the whole clock; waiting for the rollout is not counted
+    (`clock_paused`). The alarm repeats: a body may catch it once. Needs the main thread and SIGALRM, as on Linux.
+    """
+    if threading.current_thread() is not threading.main_thread():
         yield
         return
-    seconds = handle.job.effective_limits().verify_s or 0.0
+    seconds = item.stash[job_key].effective_limits().verify_s or 0.0
 
     def expired(_signal: int, _frame: object) -> None:
-        raise BodyTimeout(f"the test body did not end within the verifier's {seconds:g} s")
+        raise BodyTimeout(f"the test's own code did not end within the verifier's {seconds:g} s")
 
     before = signal.signal(signal.SIGALRM, expired)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
+    signal.setitimer(signal.ITIMER_REAL, seconds, ALARM_AGAIN_S)
     try:
         yield
     finally:
@@ -84,18 +94,31 @@ def body_clock(item: pytest.Item) -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
+@contextmanager
+def clock_paused() -> Iterator[None]:
+    """Stop the phase's clock while pytest's thread only waits."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    left, again = signal.setitimer(signal.ITIMER_REAL, 0.0)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, left, again)
+
+
 def finish_phase(item: pytest.Item, call: pytest.CallInfo[Any], report: pytest.TestReport) -> None:
     """Called for each report of an item of ours: judge by the body, correct outcome and durations."""
     rollout = item.stash.get(rollout_key, None)
+    if rollout is None:
+        return
     handle = item.stash.get(handle_key, None)
     session = item.config.stash[session_key]
     error = call.excinfo.value if call.excinfo else None
     if report.when == "setup":
         report.duration = max(0.0, report.duration - item.stash.get(waited_key, 0.0))
-        if error is not None and handle is not None and handle.open and not handle.done.done():
+        if error is not None and handle is not None and handle.open:
             _close_gate(session, item, BodyNotRun(f"the test's set-up failed: {type(error).__name__}: {error}"))
-    if rollout is None:
-        return
     if report.when == "call" and handle is not None and handle.gate is not None:
         _judge_by_body(session, item, rollout, error)
         if isinstance(error, InfrastructureError):
@@ -118,11 +141,13 @@ def _judge_by_body(session: HermesSession, item: pytest.Item, rollout: Rollout, 
         judgement = BodySkipped(str(error))
     elif isinstance(error, BodyTimeout):
         judgement = VerifierTimeout(str(error))
-    elif error is not None:
-        rollout.reward, rollout.verdict = 0.0, None
-        rollout.cause, rollout.error = "test_body", f"{type(error).__name__}: {error}"
-    elif rollout.reward is None:
-        rollout.reward = 1.0
+    else:
+        scored = rollout.verdict is not None
+        rollout.body_passed = error is None
+        if error is not None:
+            rollout.cause, rollout.error = "test_body", f"{type(error).__name__}: {error}"
+        if item.stash[job_key].verify is None and not scored:
+            rollout.reward = 0.0 if error is not None else 1.0
     _close_gate(session, item, judgement)
 
 
@@ -183,14 +208,13 @@ def write_summary(terminal: Any, run: Path, shown: str) -> None:
     from pytest_hermes.artifacts.run_directory import write_json
     from pytest_hermes.artifacts.summary import render, summarize
 
-    summary = summarize(read_rows(run))
-    write_json(run / "summary.json", summary.as_json())
     terminal.write_sep("=", "hermes")
+    try:
+        summary = summarize(read_rows(run))
+        write_json(run / "summary.json", summary.as_json())
+    except (ConfigurationError, OSError) as error:
+        terminal.write_line(shown_line(f"no summary of {shown}: {error}"))
+        return
     for line in render(summary):
-        terminal.write_line(plain_line(line))
+        terminal.write_line(shown_line(line))
     terminal.write_line(f"run directory: {shown}")
-
-
-def plain_line(text: str) -> str:
-    """A line without terminal control sequences."""
-    return str(plain(text))

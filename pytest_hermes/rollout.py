@@ -12,8 +12,10 @@ import contextlib
 import dataclasses
 import os
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Coroutine, Iterator
 from typing import TYPE_CHECKING, Any
+
+import pytest
 
 from pytest_hermes import limits as limits_module
 from pytest_hermes.agents.protocol import AgentContext
@@ -33,9 +35,11 @@ from pytest_hermes.errors import (
 )
 from pytest_hermes.failures import TaskFailed
 from pytest_hermes.job import BodyGate, Job
-from pytest_hermes.models.protocol import Sampling
+from pytest_hermes.models.protocol import Sampling, Usage
 from pytest_hermes.outcome import Outcome, Policies
+from pytest_hermes.shown import shown
 from pytest_hermes.task import Task
+from pytest_hermes.threads import in_thread
 
 if TYPE_CHECKING:
     from pytest_hermes.sandbox.protocol import Sandbox
@@ -43,7 +47,9 @@ if TYPE_CHECKING:
     from pytest_hermes.tools.toolbox import Toolbox
 
 VERIFY_MARGIN_S = 15.0
-"""What uploading the tests and reading the reward may take on top of the verifier's own clock."""
+"""For a verifier that keeps its clock itself: what uploading the tests and reading the reward may take on top of it."""
+AGENT_GRACE_S = 5.0
+"""What an agent may take to end once it was told to; then its rollout goes on without it."""
 TAIL_CHARS = 4000
 
 
@@ -93,6 +99,8 @@ class Rollout:
     """Earlier tries that ended in an infrastructure error: cause, error, clocks."""
     record: str = ""
     """Where the trajectory was written."""
+    body_passed: bool = False
+    """Whether the test body, where it judges a living sandbox, passed. In form 1 that alone decides the outcome."""
     policy_error: BaseException | None = None
 
     @property
@@ -115,7 +123,10 @@ class Rollout:
             raise TaskFailed(self.explain(wanted))
 
     def score(self, reward: float) -> None:
-        """Give the reward from the test body (form 1); without it the body's outcome is the reward, 1 or 0."""
+        """Give the reward from the test body (form 1); without it the body's outcome is the reward, 1 or 0.
+
+        The outcome stays the body's: a test that passes is `passed` with this reward.
+        """
         self.verdict = as_verdict(reward)
         self.reward = self.verdict.reward
 
@@ -131,7 +142,7 @@ class Rollout:
             lines += ["--- verifier (end) ---", self.verifier["output"][-1500:].rstrip()]
         if self.record:
             lines.append(f"trajectory: {self.record}")
-        return "\n".join(lines)
+        return shown("\n".join(lines))
 
 
 async def run_rollout(job: Job, services: Services, gate: BodyGate | None = None, queued_s: float = 0.0) -> Rollout:
@@ -189,10 +200,8 @@ class _Try:
             async with self.provisioned() as sandbox:
                 await self.act(sandbox)
                 await self.judge(sandbox)
-        except asyncio.CancelledError:
-            error = RunAborted("the run was stopped")
-        except Exception as raised:  # noqa: BLE001 - the boundary: every error becomes an outcome
-            error = raised
+        except BaseException as raised:  # noqa: BLE001 - the boundary: whatever happens becomes an outcome
+            error = RunAborted("the run was stopped") if is_cancelled(raised) else raised
         self.conclude(error)
         rollout.finished = time.time()
         return rollout
@@ -274,13 +283,9 @@ class _Try:
         rollout.trajectory = AgentResult(messages=[{"role": "user", "content": self.task.prompt}], stop_reason="error")
         try:
             with rollout.clocks.running("agent"):
-                async with asyncio.timeout(seconds) as clock:
-                    result = await agent.run(self.task.prompt, toolbox)
-            if not isinstance(result, AgentResult):
-                raise AgentError(f"agent {env.agent}: run() returned {type(result).__name__}, not an AgentResult")
-            rollout.trajectory = result
+                rollout.trajectory = await self._within(seconds, agent.run(self.task.prompt, toolbox))
         except BaseException as raised:
-            error = self._agent_error(raised, clock.expired(), seconds)
+            error = self._agent_error(raised)
             self._keep_partial(agent, toolbox, error)
             if not isinstance(error, Exception) or not self.policies.of(error).verify:
                 raise error from raised
@@ -288,10 +293,31 @@ class _Try:
         finally:
             await toolbox.aclose()
 
-    def _agent_error(self, raised: BaseException, expired: bool, seconds: float) -> BaseException:
-        if expired and isinstance(raised, TimeoutError):
-            return AgentTimeout(f"the agent's {seconds:g} s were used up")
-        if isinstance(raised, HermesError) or not isinstance(raised, Exception):
+    async def _within(self, seconds: float, work: Coroutine[Any, Any, AgentResult]) -> AgentResult:
+        """The agent's result. Raises AgentTimeout once its time is over, whether or not it then stops."""
+        task = asyncio.create_task(work)
+        try:
+            done, _ = await asyncio.wait([task], timeout=seconds)
+        except asyncio.CancelledError:
+            await self._stop(task)
+            raise
+        if not done:
+            await self._stop(task)
+            raise AgentTimeout(f"the agent's {seconds:g} s were used up")
+        if task.cancelled():
+            raise AgentError(f"agent {self.settings.env.agent}: CancelledError")
+        return checked_result(task.result(), self.settings.env.agent)
+
+    async def _stop(self, task: asyncio.Task[AgentResult]) -> None:
+        """Cancel the agent and wait a little; one that does not listen is left to itself, without its sandbox."""
+        task.cancel()
+        stopped, _ = await asyncio.wait([task], timeout=AGENT_GRACE_S)
+        if stopped and not task.cancelled():
+            task.exception()  # seen: what it raised while being stopped does not matter
+        self.rollout.trajectory.metadata.update({} if stopped else {"agent_did_not_stop": True})
+
+    def _agent_error(self, raised: BaseException) -> BaseException:
+        if isinstance(raised, HermesError) or is_cancelled(raised):
             return raised
         return AgentError(f"agent {self.settings.env.agent}: {type(raised).__name__}: {raised}")
 
@@ -349,22 +375,23 @@ class _Try:
         seconds = self.limits.verify_s or limits_module.DEFAULTS.verify_s or 0.0
         ctx = self.services.tool_context(sandbox, self.toolbox, self.task)
         verification = Verification(self.task, sandbox, ctx, self.rollout.trajectory, seconds, self.settings)
+        margin = VERIFY_MARGIN_S if getattr(verifier, "keeps_own_clock", False) else 0.0
         try:
-            async with asyncio.timeout(seconds + VERIFY_MARGIN_S) as clock:
+            async with asyncio.timeout(seconds + margin) as clock:
                 if is_asynchronous(verifier):
                     result: Any = await verifier(verification)  # type: ignore[misc]
                 else:
-                    result = await self.services.in_thread(self.settings, verifier, verification)
+                    result = await in_thread(verifier, verification)
             return as_verdict(result)
-        except TimeoutError as error:
-            if not clock.expired():
-                raise VerifierError(f"the verifier raised TimeoutError: {error}") from error
-            raise VerifierTimeout(f"the verifier did not end within {seconds:g} s") from error
-        except AssertionError as error:
-            return Verdict(0.0, output=str(error))
         except HermesError:
             raise
-        except Exception as error:
+        except (AssertionError, pytest.fail.Exception) as error:
+            return Verdict(0.0, output=str(error))
+        except BaseException as error:
+            if is_cancelled(error):
+                raise
+            if isinstance(error, TimeoutError) and clock.expired():
+                raise VerifierTimeout(f"the verifier did not end within {seconds:g} s") from error
             raise VerifierError(f"the verifier raised {type(error).__name__}: {error}") from error
         finally:
             await ctx.aclose()
@@ -388,6 +415,23 @@ class _Try:
             rollout.cause, rollout.error = self.policies.of(self.stop_error).cause, str(self.stop_error)
         elif rollout.trajectory.stop_reason not in ("finished", "error"):
             rollout.cause = rollout.trajectory.stop_reason
-        rollout.outcome = "passed" if (rollout.reward or 0.0) >= rollout.pass_threshold else "failed"
+        enough = self.job.verify is None or (rollout.reward or 0.0) >= rollout.pass_threshold
+        rollout.outcome = "passed" if enough and (self.gate is None or rollout.body_passed) else "failed"
         if rollout.outcome == "failed" and rollout.cause is None:
             rollout.cause = "reward_below_threshold"
+
+
+def is_cancelled(error: BaseException) -> bool:
+    """Whether this rollout itself is being cancelled; an agent or verifier may raise CancelledError by mistake."""
+    task = asyncio.current_task()
+    return isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > 0
+
+
+def checked_result(result: object, agent: str) -> AgentResult:
+    """An agent's return value. Raises AgentError unless it is an AgentResult with messages and a Usage."""
+    if not isinstance(result, AgentResult):
+        raise AgentError(f"agent {agent}: run() returned {type(result).__name__}, not an AgentResult")
+    for name, kind in (("messages", list), ("usage", Usage), ("turns", list), ("metadata", dict)):
+        if not isinstance(value := getattr(result, name), kind):
+            raise AgentError(f"agent {agent}: its AgentResult has {name}={value!r}, not of type {kind.__name__}")
+    return result

@@ -94,7 +94,16 @@ class _Group:
         Of groups whose turn has not come only rollouts that end by themselves: one that keeps its slot until its item
         is reported would wait for us while we wait for a slot.
         """
-        self._waiting = [item for item in self._waiting if not self._submit(item, is_current)]
+        if not self._hermes.fail_fast:
+            self._waiting = [item for item in self._waiting if not self._submit(item, is_current)]
+            return
+        for item in self.todo:  # in order, and nothing past an item that must run first
+            if item in self._others:
+                return
+            if item in self._waiting:
+                if not self._submit(item, is_current):
+                    return
+                self._waiting.remove(item)
 
     def _submit(self, item: pytest.Item, is_current: bool) -> bool:
         if not is_current and self._hermes.holds_slot(item):

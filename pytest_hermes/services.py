@@ -6,14 +6,13 @@ Lives on the engine's loop; everything is made on first use and closed by `aclos
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures
 import contextlib
 import json
 import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from pytest_hermes.agents.registry import agent_needs_model
 from pytest_hermes.artifacts.run_directory import RunDirectory
@@ -37,7 +36,6 @@ from pytest_hermes.tools.toolbox import Toolbox, ToolSettings
 if TYPE_CHECKING:
     from pytest_hermes.job import Job
 
-Result = TypeVar("Result")
 SandboxHook = Callable[[Task, Settings], AbstractAsyncContextManager[Sandbox] | None]
 LIFETIME_MARGIN_S = 120.0
 KEY_VARIABLES = ("OPENAI_API_KEY", "OPENROUTER_API_KEY")
@@ -56,7 +54,6 @@ class Services:
         self._models: dict[str, ChatModel] = {}
         self._policies: dict[int, Policies] = {}
         self._verify_slots: Any = None
-        self._threads: concurrent.futures.ThreadPoolExecutor | None = None
         self._refusals: dict[str, InfrastructureError] = {}
         self._health: dict[str, asyncio.Task[None]] = {}
         self._reaping: set[asyncio.Task[int]] = set()
@@ -220,13 +217,6 @@ class Services:
         async with self._verify_slots.slot():
             yield
 
-    async def in_thread(self, settings: Settings, function: Callable[..., Result], *arguments: Any) -> Result:
-        """Run blocking code; on cancellation the thread is left to end by itself."""
-        if self._threads is None:
-            size = max(settings.env.tool_pool_size, 1)
-            self._threads = concurrent.futures.ThreadPoolExecutor(size, thread_name_prefix="hermes-verifier")
-        return await self.loop.run_in_executor(self._threads, function, *arguments)
-
     async def collect_artifacts(self, sandbox: Sandbox, job: Job) -> None:
         """Fetch the task's artifacts into the run directory; one that is missing is noted there."""
         if not job.task.artifacts:
@@ -243,8 +233,6 @@ class Services:
             await provider.aclose()
         for model in self._models.values():
             await model.aclose()
-        if self._threads is not None:
-            self._threads.shutdown(wait=False, cancel_futures=True)
 
 
 def tool_settings(settings: Settings) -> ToolSettings:

@@ -8,6 +8,9 @@ from __future__ import annotations
 import os
 import signal
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -73,8 +76,9 @@ class HermesSession:
         from pytest_hermes.collection import job_of
 
         self.items = [item for item in marked if job_of(item, self.settings_for) is not None]
-        if not self.config.option.collectonly and not self.on_worker:
+        if self.items and not self.config.option.collectonly and not self.on_worker:
             self._refuse_without_model()
+            refuse_unusable_root(Path(self.identity.root))
 
     def _refuse_without_model(self) -> None:
         """Stop before anything starts. On an xdist worker each item says so itself: a worker cannot end a run."""
@@ -92,11 +96,11 @@ class HermesSession:
     # -- engine --------------------------------------------------------------------------------------
 
     def concurrency(self) -> int:
-        """Rollouts in flight in this process: 1 on an xdist worker."""
+        """Rollouts in flight in this process: the least that one of its benchmarks allows; 1 on an xdist worker."""
         if self.on_worker:
             return 1
         chosen = [settings.env.concurrency for _, settings in self._settings.values()]
-        return max((k for k in chosen if k is not None), default=DEFAULT_CONCURRENCY)
+        return min((k for k in chosen if k is not None), default=DEFAULT_CONCURRENCY)
 
     def looks_ahead(self, session: pytest.Session) -> bool:
         """Whether our run loop takes this session: items of ours, several in flight, nothing only shown."""
@@ -167,24 +171,25 @@ class HermesSession:
             del item.stash[rollout_key]
 
     def forget(self, item: pytest.Item) -> None:
-        """The item has been reported: free its slot; a rollout that no report used is cancelled."""
+        """The item has been reported: free its slot. A rollout that its test never asked for (a fixture before it
+        skipped or failed) is cancelled, or its row says `unused`."""
         handle = item.stash.get(handle_key, None)
-        if handle is not None:
-            del item.stash[handle_key]
-            if not handle.done.done():
-                self.engine.cancel(handle)
-            self.engine.report_done(handle)
-
-    def max_invalid(self) -> int:
-        """Invalid rollouts that the run may have and still exit 0."""
-        if not self._settings:  # an xdist controller does not collect
-            return resolve_settings(self.config, None, "").env.max_invalid
-        return max(settings.env.max_invalid for _, settings in self._settings.values())
+        if handle is None:
+            return
+        del item.stash[handle_key]
+        if not handle.done.done():
+            self.engine.cancel(handle)
+        elif rollout_key not in item.stash and handle.done.exception() is None:
+            rollout = handle.done.result()
+            rollout.outcome, rollout.cause = "invalid", "unused"
+            self.engine.record_again(rollout)
+        self.engine.report_done(handle)
 
     def finish(self) -> None:
         """Cancel what still runs and wait until its sandboxes are gone."""
         if self._engine is not None:
-            self._engine.close()
+            with patient():
+                self._engine.close()
 
 
 def identity_of(config: pytest.Config) -> RunIdentity:
@@ -218,3 +223,34 @@ def stop_on_sigterm(has_started: Any) -> None:
         os.kill(os.getpid(), number)
 
     signal.signal(signal.SIGTERM, stop)
+
+
+@contextmanager
+def patient() -> Iterator[None]:
+    """While sandboxes are being removed, answer a further Ctrl-C or SIGTERM with a line; the one after that ends it."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    asked = 0
+
+    def answer(_number: int, _frame: object) -> None:
+        nonlocal asked
+        asked += 1
+        if asked > 1:
+            raise KeyboardInterrupt("sandboxes are left to the next run, or to `pytest-hermes reap`")
+        os.write(2, b"\npytest-hermes: removing sandboxes; once more leaves them behind\n")
+
+    before = {number: signal.signal(number, answer) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def refuse_unusable_root(root: Path) -> None:
+    """Raise UsageError before anything starts if run directories cannot be made there."""
+    existing = next(folder for folder in (root, *root.parents) if folder.exists())
+    if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
+        what = "cannot be written" if existing.is_dir() else "is not a directory"
+        raise pytest.UsageError(f"run directory {root}: {existing} {what}. Choose another with --hermes-run-dir")

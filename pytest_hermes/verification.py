@@ -15,7 +15,7 @@ import io
 import json
 import tarfile
 
-from pytest_hermes.benchmark import Verdict, Verification, reward_of_object, valid_reward
+from pytest_hermes.benchmark import Verdict, Verification, keeps_own_clock, reward_of_object, valid_reward
 from pytest_hermes.datasets.host_variables import expand
 from pytest_hermes.errors import (
     ConfigurationError,
@@ -137,6 +137,7 @@ say done
 """.replace("SYSTEM_PATH", SYSTEM_PATH)
 
 
+@keeps_own_clock
 async def run_test_script(v: Verification) -> Verdict:
     """The verdict of the task's test script; see the module docstring.
 

@@ -14,6 +14,7 @@ import os
 import re
 import time
 import uuid
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -90,7 +91,10 @@ class RunDirectory:
 
         Values of `secrets` are masked in what is written. Returns the byte offset of the line.
         """
-        text = json.dumps(row, ensure_ascii=True, separators=(",", ":"), default=str)
+        try:
+            text = _line(row)
+        except (TypeError, ValueError, RecursionError):
+            text = _line(_plain(row))
         for secret in secrets:
             encoded = json.dumps(secret)[1:-1]
             if encoded in text:
@@ -99,8 +103,12 @@ class RunDirectory:
             self._shard = os.open(self.shard, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
         offset = os.fstat(self._shard).st_size
         data = memoryview(text.encode() + b"\n")
-        while data:
-            data = data[os.write(self._shard, data) :]
+        try:
+            while data:
+                data = data[os.write(self._shard, data) :]
+        except OSError:
+            os.ftruncate(self._shard, offset)  # no half line: the next row would continue it
+            raise
         return offset
 
     def artifacts(self, task_id: str, attempt: int) -> Path:
@@ -113,6 +121,21 @@ class RunDirectory:
         if self._shard is not None:
             os.close(self._shard)
             self._shard = None
+
+
+def _line(row: object) -> str:
+    return json.dumps(row, ensure_ascii=True, separators=(",", ":"), default=str)
+
+
+def _plain(value: object, depth: int = 0) -> object:
+    """A copy that JSON can hold, of values that an agent of the user's own put into its result."""
+    if depth > 40:
+        return f"({type(value).__name__}, too deep or circular)"
+    if isinstance(value, Mapping):
+        return {str(key): _plain(entry, depth + 1) for key, entry in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [_plain(entry, depth + 1) for entry in value]
+    return value if value is None or isinstance(value, str | int | float | bool) else str(value)
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -2,7 +2,8 @@
 
 A rollout that is `invalid` has no valid reward. It is never silently in or out of the denominator: the pass rate is
 over valid rollouts, and `bounds` are what it would be if every invalid one had failed, or had passed as the others did
-(invalid dropped). Cancelled rollouts (the run was stopped) are counted apart.
+(invalid dropped). Rollouts that were cancelled (the run was stopped) or unused (the test skipped or failed before it
+asked for them) are counted apart.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any
 from pytest_hermes.models.protocol import Usage
 from pytest_hermes.stats import wilson
 
+NOT_COUNTED = ("cancelled", "unused")
 VERIFIER_CAUSES = ("verifier_timeout", "verifier_no_reward", "reward_unreadable", "verifier_error")
 
 
@@ -105,7 +107,7 @@ class Summary:
 def summarize(rows: Iterable[dict[str, Any]]) -> Summary:
     """The summary of a run's rows (`records.read_rows`)."""
     every = list(rows)
-    counted = [row for row in every if row["cause"] != "cancelled"]
+    counted = [row for row in every if row["cause"] not in NOT_COUNTED]
     usage = Usage()
     for row in every:
         usage = usage.plus(Usage(**row["usage"]))
@@ -147,7 +149,7 @@ def render(summary: Summary) -> list[str]:
     total = summary.total
     lines = [
         f"{total.rollouts} rollouts: {total.passed} passed, {total.failed} failed, {total.invalid} invalid"
-        + (f" ({summary.cancelled} more cancelled)" if summary.cancelled else "")
+        + (f" ({summary.cancelled} more cancelled or unused)" if summary.cancelled else "")
         + (f"; {summary.retried} needed a retry" if summary.retried else "")
     ]
     if total.pass_rate is not None:

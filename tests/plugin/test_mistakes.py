@@ -27,7 +27,10 @@ ONE = """
         (["--hermes-config=none.yaml"], "*none.yaml: cannot be read*"),
         (["--hermes-attempts=0"], "*env.attempts: 0 is below 1*"),
         (["--hermes-concurrency=0"], "*env.concurrency: 0 is below 1*"),
-        (["--hermes-timeout-multiplier=0"], "*timeout_multiplier: 0.0 is not above 0*"),
+        (["--hermes-timeout-multiplier=0"], "*timeout_multiplier: 0 is not above 0*"),
+        (["--hermes-timeout-multiplier=inf"], "*timeout_multiplier: inf is not above 0 and below 1e9*"),
+        (["--hermes-set", "env.test_timeout=-5"], "*env.test_timeout: -5 is not above 0*"),
+        (["--hermes-skip-task=fix-git,other"], "*--hermes-task and --hermes-skip-task leave no task*"),
         (["--hermes-local-confine=maybe"], "*local_confine: 'maybe' is none of auto, on, off*"),
     ],
     ids=lambda value: value[-1] if isinstance(value, list) else "",
@@ -96,6 +99,25 @@ def test_a_fixture_without_a_mark_is_refused(bench):
     run = bench.run()
     run.result.assert_outcomes(errors=1)
     run.result.stdout.fnmatch_lines(["*asks for a fixture of pytest-hermes, but has no mark `hermes`*"])
+
+
+def test_an_unusable_run_directory_is_one_line_before_anything_starts(bench):
+    bench.write(body=ONE)
+    run = bench.run("--hermes-run-dir=/dev/null/x")
+    assert run.result.ret == 4
+    run.result.stderr.fnmatch_lines(["*run directory /dev/null/x: /dev/null is not a directory*--hermes-run-dir*"])
+
+
+def test_ctx_asked_for_too_late_is_said(bench):
+    bench.write(
+        body="""
+        benchmark = Benchmark("bench", tasks=[write("a", "1")], verify=verify)
+
+        @benchmark.parametrize
+        def test_task(rollout, request): request.getfixturevalue("ctx")
+        """
+    )
+    bench.run().result.stdout.fnmatch_lines(["*Name ctx among the test's parameters*"])
 
 
 def test_two_tasks_of_one_name_are_refused(bench):

@@ -265,7 +265,7 @@ def test_a_body_that_hangs_fails_by_the_verifiers_clock(bench, processes, body):
     run.result.assert_outcomes(failed=1)
     (row,) = run.rows.values()
     assert (row["outcome"], row["cause"], row["reward"]) == ("failed", "verifier_timeout", 0.0)
-    run.result.stdout.fnmatch_lines(["*the test body did not end within the verifier's 0.5 s*"])
+    run.result.stdout.fnmatch_lines(["*the test's own code did not end within the verifier's 0.5 s*"])
 
 
 def test_an_infrastructure_error_in_a_body_is_an_error(bench, processes):

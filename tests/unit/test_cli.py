@@ -32,7 +32,7 @@ def run(tmp_path):
 def test_show_prints_what_a_killed_run_left(run, capsys):
     assert main(["show", str(run)]) == 0
     output = capsys.readouterr().out
-    assert "2 rollouts: 1 passed, 0 failed, 1 invalid (1 more cancelled)" in output
+    assert "2 rollouts: 1 passed, 0 failed, 1 invalid (1 more cancelled or unused)" in output
     assert "50.0% if every invalid rollout had failed, 100.0% without them" in output
     assert "9 model calls" in output and "cost unknown" in output
 
