@@ -26,7 +26,8 @@ from pytest_hermes import Benchmark, Task
 async def verify(v):
     return (await v.sandbox.exec("true")).exit_code == 0
 
-benchmark = Benchmark("bench", tasks=[Task(id=f"t{n}", prompt=f"task {n}: echo some numbers") for n in range(ROLLOUTS)], verify=verify)
+tasks = [Task(id=f"t{n}", prompt=f"task {n}: echo some numbers") for n in range(ROLLOUTS)]
+benchmark = Benchmark("bench", tasks=tasks, verify=verify)
 
 @benchmark.parametrize
 def test_task(rollout):
@@ -56,7 +57,8 @@ def hermes(url: str, options: argparse.Namespace, folder: Path) -> dict[str, flo
     command += [f"--hermes-base-url={url}", f"--hermes-concurrency={options.in_flight}", "--hermes-run-dir=runs"]
     command += ["--hermes-local-confine=off", f"--hermes-max-turns={options.turns + 2}", "--hermes-toolsets=terminal"]
     command += ["--hermes-verify-concurrency=64"]
-    env = os.environ | {"PROBE_OUT": str(folder / "probe.json"), "PYTHONPATH": str(folder), "OPENAI_API_KEY": "none"}
+    env = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    env |= {"PROBE_OUT": str(folder / "probe.json"), "PYTHONPATH": str(folder), "OPENAI_API_KEY": "none"}
     done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True)
     if done.returncode:
         sys.exit(done.stdout[-3000:] + done.stderr[-1000:])

@@ -46,7 +46,8 @@ def test_task(rollout): rollout.check()
 
 def cpu_of(folder: Path, *arguments: str) -> float:
     """CPU seconds of one pytest process, its children included."""
-    env = os.environ | {"PYTHONPATH": str(folder)}
+    env = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    env |= {"PYTHONPATH": str(folder)}
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments]
     process = subprocess.Popen(command, cwd=folder, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     _, _, usage = os.wait4(process.pid, 0)

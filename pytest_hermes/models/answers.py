@@ -10,6 +10,10 @@ from pytest_hermes.errors import ModelAnswerInvalid
 from pytest_hermes.models.protocol import Completion, Message, Usage
 
 
+MAX_NUMBER = 1e12
+"""Tokens or USD beyond which a reported number is a mistake."""
+
+
 def decode(body: bytes | str) -> dict[str, Any]:
     """The JSON object in a response body. ModelAnswerInvalid, with the beginning of the body, if it is none."""
     try:
@@ -66,13 +70,12 @@ def usage(value: Any) -> Usage:
     if prompt is None and (fresh := _count(value, "input_tokens")) is not None:
         prompt = fresh + (_count(value, "cache_read_input_tokens") or 0)
         prompt += _count(value, "cache_creation_input_tokens") or 0
-    cost = value.get("cost")
     return Usage(
         prompt_tokens=prompt,
         completion_tokens=_first(_count(value, "completion_tokens"), _count(value, "output_tokens")),
         cached_tokens=cached,
         reasoning_tokens=_first(_count(completion_details, "reasoning_tokens"), _count(value, "reasoning_tokens")),
-        cost_usd=float(cost) if isinstance(cost, int | float) and not isinstance(cost, bool) else None,
+        cost_usd=_number(value, "cost"),
     )
 
 
@@ -95,8 +98,15 @@ def _mapping(value: Any) -> Mapping[str, Any]:
 
 
 def _count(value: Mapping[str, Any], key: str) -> int | None:
+    number = _number(value, key)
+    return None if number is None else int(number)
+
+
+def _number(value: Mapping[str, Any], key: str) -> float | None:
+    """A number that can be a count or an amount; what cannot (NaN, negative, absurd) was not said."""
     number = value.get(key)
-    return int(number) if isinstance(number, int | float) and not isinstance(number, bool) else None
+    plausible = isinstance(number, int | float) and not isinstance(number, bool) and 0 <= number <= MAX_NUMBER
+    return number if plausible else None
 
 
 def _first(*values: int | None) -> int | None:

@@ -15,6 +15,7 @@ from aiohttp import web
 
 from pytest_hermes import errors
 from pytest_hermes.errors import ConfigurationError
+from pytest_hermes.models.answers import usage
 from pytest_hermes.models.chat import ChatClient
 from pytest_hermes.models.conversation import Transcript
 from pytest_hermes.models.endpoint import Endpoint, resolve
@@ -510,3 +511,8 @@ def test_a_transcript_encodes_a_message_once_and_joins() -> None:
     assert json.loads(first) == {"model": "m", "messages": [{"role": "user", "content": "a"}], "tools": tools}
     assert json.loads(transcript.payload({"model": "m"}))["messages"][1] == {"role": "assistant", "content": None}
     assert json.loads(transcript.payload({"model": "m"}, [])).keys() == {"model", "messages"}
+
+
+@pytest.mark.parametrize("wrong", [float("nan"), -1, 1e300, "12", True, None, [3]])
+def test_numbers_that_cannot_be_counts_were_not_said(wrong: Any) -> None:
+    assert usage({"prompt_tokens": wrong, "completion_tokens": 5, "cost": wrong}) == Usage(None, 5)
