@@ -9,7 +9,6 @@ from typing import Any
 from pytest_hermes.errors import ModelAnswerInvalid
 from pytest_hermes.models.protocol import Completion, Message, Usage
 
-
 MAX_NUMBER = 1e12
 """Tokens or USD beyond which a reported number is a mistake."""
 
