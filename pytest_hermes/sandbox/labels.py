@@ -44,7 +44,7 @@ class Owner:
             boot=_boot_id(),
             pid_namespace=_pid_namespace(),
             pid=os.getpid(),
-            started=_started(os.getpid()),
+            started=_own_start(os.getpid()),
             worker=worker,
             item=item,
             lease_until=time.time() + lease_s,
@@ -101,6 +101,12 @@ def _pid_namespace() -> str:
         return str(Path("/proc/self/ns/pid").readlink())
     except OSError:
         return "unknown"
+
+
+@functools.cache
+def _own_start(pid: int) -> str:
+    """As `_started`, for this process: asked once (and again in a forked child)."""
+    return _started(pid)
 
 
 def _started(pid: int) -> str:

@@ -26,7 +26,7 @@ from typing import Literal
 
 from pytest_hermes.errors import SandboxStartError, SandboxUnavailable
 from pytest_hermes.sandbox import bubblewrap, proctable
-from pytest_hermes.sandbox.local_sandbox import LocalSandbox, remove_directory
+from pytest_hermes.sandbox.local_sandbox import OWNER_FILE, LocalSandbox, remove_directory
 from pytest_hermes.sandbox.protocol import SandboxRequest
 from pytest_hermes.task import SandboxSpec
 
@@ -34,7 +34,6 @@ log = logging.getLogger(__name__)
 
 Confine = Literal["auto", "on", "off"]
 
-OWNER_FILE = "owner.json"
 _PASSED_ON = ("PATH", "LANG", "TERM", "TZ")
 
 
@@ -83,6 +82,7 @@ class LocalProvider:
         self.root = (root or default_root()).resolve()
         _make_private(self.root)
         self._env = allowed_environment(env_passthrough)
+        self._user, self._shell = _user_name(), shutil.which("bash") or "/bin/sh"
         self._mounts = (
             bubblewrap.Mounts(self.root, hide=hide, bind=bind, path_variable=self._env["PATH"])
             if self.confined
@@ -109,8 +109,8 @@ class LocalProvider:
             **self._env,
             "HOME": str(directory / "home"),
             "TMPDIR": "/tmp" if self._mounts is not None else str(directory / "tmp"),
-            "USER": "root" if self._mounts is not None else _user_name(),
-            "SHELL": shutil.which("bash") or "/bin/sh",
+            "USER": "root" if self._mounts is not None else self._user,
+            "SHELL": self._shell,
             **spec.env,
             proctable.SESSION_VARIABLE: directory.name,
         }
@@ -131,11 +131,13 @@ class LocalProvider:
         return sandbox
 
     def _lay_out(self, directory: Path, spec: SandboxSpec, labels: Mapping[str, str]) -> None:
-        directory.mkdir(mode=0o700)
+        path = str(directory)  # thousands of sandboxes: no path objects where strings do
+        os.mkdir(path, 0o700)
         # The owner is on disk before anything else: a harness that dies here still leaves what reaping needs.
-        (directory / OWNER_FILE).write_text(json.dumps(dict(labels)))
-        (directory / "home").mkdir()
-        (directory / "tmp").mkdir()
+        with open(f"{path}/{OWNER_FILE}", "w") as file:
+            json.dump(dict(labels), file)
+        os.mkdir(f"{path}/home")
+        os.mkdir(f"{path}/tmp")
         if self._mounts is None:
             if spec.workdir is not None:
                 Path(spec.workdir).mkdir(parents=True, exist_ok=True)

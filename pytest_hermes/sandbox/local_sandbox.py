@@ -34,6 +34,10 @@ _QUEUE_MAX = 4_000_000
 _IN_DIRECTORY = 'cd -- "$0" || exit 126; exec "$@"'
 
 
+OWNER_FILE = "owner.json"
+"""In each sandbox's directory: the labels of its owner, which reaping reads."""
+
+
 class LocalStream:
     """`Stream` over a child process's pipes; its end is the main process's end."""
 
@@ -315,7 +319,8 @@ class LocalSandbox:
             await stream.close()
         if self._holder is None:
             await self._sweep.kill(self._env[proctable.SESSION_VARIABLE])
-        await asyncio.to_thread(remove_directory, self.directory)
+        if not remove_if_untouched(self.directory):
+            await asyncio.to_thread(remove_directory, self.directory)
 
     def abandon(self) -> None:
         """Last resort at the interpreter's exit, when no loop runs any more: kill and remove, synchronously."""
@@ -354,6 +359,19 @@ def _limit_arguments(spec: SandboxSpec, *, confined: bool) -> list[str]:
     if spec.pids is not None and confined:
         limits.append(f"--nproc={spec.pids}")
     return limits
+
+
+def remove_if_untouched(directory: Path) -> bool:
+    """Remove the directory of a sandbox in which nothing was written; False, and some of it still there, otherwise."""
+    path = str(directory)
+    try:
+        os.rmdir(f"{path}/tmp")
+        os.rmdir(f"{path}/home")
+        os.unlink(f"{path}/{OWNER_FILE}")
+        os.rmdir(path)
+    except OSError:
+        return False
+    return True
 
 
 def remove_directory(directory: Path) -> None:

@@ -6,8 +6,7 @@ import json
 from pathlib import Path
 
 from pytest_hermes.sandbox.labels import Owner
-from pytest_hermes.sandbox.local import OWNER_FILE
-from pytest_hermes.sandbox.local_sandbox import remove_directory
+from pytest_hermes.sandbox.local_sandbox import OWNER_FILE, remove_directory
 from pytest_hermes.sandbox.proctable import kill_sessions
 
 
