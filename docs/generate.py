@@ -23,7 +23,7 @@ Unknown names and values of the wrong type stop the run at collection.
 env:
   enabled_toolsets: ["terminal", "file"]
   max_agent_turns: 60
-  terminal_backend: docker
+  terminal_backend: local
 openai:
   base_url: "https://openrouter.ai/api/v1"
   model_name: "anthropic/claude-sonnet-4.6"

@@ -99,16 +99,29 @@ class Benchmark:
             return load_yaml(self.defaults)
         return dict(self.defaults or {})
 
+    def _given(self, settings: Settings) -> Iterable[Task]:
+        if not callable(self._tasks):
+            return self._tasks
+        try:
+            inspect.signature(self._tasks).bind(settings)
+        except TypeError as error:
+            raise ConfigurationError(
+                f"benchmark {self.name}: tasks=... is called with the settings, and does not take them ({error})"
+            ) from error
+        return self._tasks(settings)
+
     def load(self, settings: Settings) -> list[Task]:
         """The tasks to run under these settings, in the benchmark's order, filters applied.
 
         Raises ConfigurationError for an unknown name in a filter, for two tasks of one id and for no task at all.
         """
-        found = list(self._tasks(settings) if callable(self._tasks) else self._tasks)
+        found = list(self._given(settings))
         if not found:
             raise ConfigurationError(f"benchmark {self.name}: it has no task")
         by_id: dict[str, Task] = {}
         for task in found:
+            if not isinstance(task, Task):
+                raise ConfigurationError(f"benchmark {self.name}: its tasks hold a {type(task).__name__}, not a Task")
             if task.id in by_id:
                 raise ConfigurationError(f"benchmark {self.name}: two tasks are called {task.id!r}")
             by_id[task.id] = task
@@ -153,7 +166,7 @@ def as_verdict(result: VerifierResult | None) -> Verdict:
 def reward_of_object(values: Mapping[str, Any]) -> Verdict:
     """The reward of an object of numbers: its key `reward`, else its only key; the other keys are components."""
     for name, value in values.items():
-        if isinstance(value, bool) or not isinstance(value, int | float):
+        if not isinstance(value, int | float):
             raise RewardUnreadable(f"reward object: {name!r} holds {value!r}, not a number")
     key = "reward" if "reward" in values else next(iter(values)) if len(values) == 1 else None
     if key is None:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pytest_hermes import __version__
-from pytest_hermes.errors import HermesError
+from pytest_hermes.errors import ConfigurationError, HermesError
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -30,6 +30,7 @@ def _parser() -> argparse.ArgumentParser:
 
     show = commands.add_parser("show", help="print the summary of runs, finished or not")
     show.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="a run directory")
+    show.add_argument("--task", metavar="ID", help="the conversation and the verifier's output of one task")
     show.add_argument("--json", action="store_true", help="the numbers as JSON, one object a line")
     show.set_defaults(run=_show)
 
@@ -47,6 +48,9 @@ def _show(options: argparse.Namespace) -> int:
     from pytest_hermes.shown import shown_line
 
     for run in options.runs:
+        if options.task is not None:
+            _show_task(run, options.task)
+            continue
         summary = summarize(read_rows(run))
         if options.json:
             print(json.dumps({"run": str(run), **summary.as_json()}))
@@ -55,6 +59,20 @@ def _show(options: argparse.Namespace) -> int:
         for line in render(summary):
             print(f"  {shown_line(line)}")
     return 0
+
+
+def _show_task(run: Path, task: str) -> None:
+    from pytest_hermes.artifacts.conversation import render_row
+    from pytest_hermes.artifacts.records import read_rows
+    from pytest_hermes.config import hint
+    from pytest_hermes.shown import shown
+
+    rows = read_rows(run)
+    found = [row for row in rows if row["task_id"] == task]
+    if not found:
+        raise ConfigurationError(f"{run}: no task {task!r}{hint(task, {row['task_id'] for row in rows})}")
+    for row in sorted(found, key=lambda row: row["attempt"]):
+        print(shown("\n".join(render_row(row))))
 
 
 def _reap(options: argparse.Namespace) -> int:

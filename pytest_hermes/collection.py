@@ -176,7 +176,7 @@ MARK_FIELDS: dict[str, type | tuple[type, ...]] = {
     "category": str,
     "tags": (list, tuple),
 }
-"""Arguments of the `hermes` mark that describe a task, and their types; docs/benchmarks.md says what each does."""
+"""Arguments of the `hermes` mark that describe a task, and their types; docs/writing-benchmarks.md explains them."""
 
 
 def task_of_mark(node: pytest.Item, mark: pytest.Mark) -> Task:

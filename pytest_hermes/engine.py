@@ -21,7 +21,8 @@ from pytest_hermes.artifacts.records import row_of
 from pytest_hermes.artifacts.run_directory import RunDirectory
 from pytest_hermes.errors import ConfigurationError, RunAborted
 from pytest_hermes.job import BodyGate, Job
-from pytest_hermes.rollout import Rollout, run_rollout
+from pytest_hermes.phases import run_rollout
+from pytest_hermes.rollout import Rollout
 
 if TYPE_CHECKING:
     from pytest_hermes.services import Services

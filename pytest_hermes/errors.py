@@ -19,6 +19,10 @@ class TaskError(HermesError):
     """One task is broken (missing file, bad task.toml, unsupported field); the other tasks go on."""
 
 
+class HookError(HermesError):
+    """A hook in a conftest or plugin failed; carries the original as `__cause__`."""
+
+
 class InfrastructureError(HermesError):
     """Something other than the agent broke: there is no valid reward."""
 

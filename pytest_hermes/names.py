@@ -31,6 +31,21 @@ def check_names(settings: Settings, benchmark: Benchmark | None) -> None:
     resolve_toolsets(enabled, env.disabled_toolsets or ())
 
 
+def check_endpoint(settings: Settings) -> None:
+    """Raise ConfigurationError for a URL, key, price or script file that cannot be used; nothing is connected."""
+    openai = settings.openai
+    if openai.model_name and agent_needs_model(settings.env.agent):
+        from pytest_hermes.models.registry import make_model
+
+        make_model(
+            openai.model_name,
+            base_url=openai.base_url,
+            client=openai.client,
+            api_key=openai.api_key,
+            prices=openai.prices,
+        )
+
+
 def lacks_model(settings: Settings) -> bool:
     """Whether the agent calls a model and none is named. An agent of the user's own may do without one."""
     return settings.env.agent == "hermes" and settings.openai.model_name is None

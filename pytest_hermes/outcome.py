@@ -61,6 +61,7 @@ TABLE: dict[type[BaseException], Policy] = {
     errors.ModelError: Policy("model_error", retry=True),
     errors.AgentError: Policy("agent_error"),
     errors.InfrastructureError: Policy("infrastructure", retry=True),
+    errors.HookError: Policy("hook_error"),
     errors.TaskError: Policy("task_broken"),
     errors.ConfigurationError: Policy("configuration"),
     errors.RunAborted: Policy("cancelled"),

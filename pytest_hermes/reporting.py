@@ -123,8 +123,10 @@ def finish_phase(item: pytest.Item, call: pytest.CallInfo[Any], report: pytest.T
         _judge_by_body(session, item, rollout, error)
         if isinstance(error, InfrastructureError):
             report.when = "setup"  # pytest and its reporters call a failure outside the call phase an error
-    elif report.when == "call" and report.failed and rollout.passed:
-        rollout.outcome, rollout.cause, rollout.error = "failed", "test_body", f"{type(error).__name__}: {error}"
+    elif report.when == "call" and report.outcome != "skipped" and report.passed != rollout.passed:
+        rollout.outcome, rollout.cause, rollout.error = "passed", None, None  # the body is the judge: check(0.4), say
+        if report.failed:
+            rollout.outcome, rollout.cause, rollout.error = "failed", "test_body", f"{type(error).__name__}: {error}"
         session.engine.record_again(rollout)
         describe(item, rollout)
         report.user_properties[:] = item.user_properties

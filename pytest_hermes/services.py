@@ -19,6 +19,8 @@ from pytest_hermes.artifacts.run_directory import RunDirectory
 from pytest_hermes.config import Settings
 from pytest_hermes.errors import (
     ConfigurationError,
+    HermesError,
+    HookError,
     InfrastructureError,
     ModelNotFound,
     ModelUnauthorized,
@@ -29,6 +31,7 @@ from pytest_hermes.models.protocol import ChatModel
 from pytest_hermes.names import NO_MODEL, lacks_model
 from pytest_hermes.outcome import Policies
 from pytest_hermes.sandbox.protocol import Sandbox, SandboxProvider, SandboxRequest
+from pytest_hermes.shown import described
 from pytest_hermes.task import Task
 from pytest_hermes.tool_context import ToolContext
 from pytest_hermes.tools.toolbox import Toolbox, ToolSettings
@@ -135,7 +138,7 @@ class Services:
     @contextlib.asynccontextmanager
     async def sandbox(self, job: Job, limits: Limits) -> AsyncIterator[Sandbox]:
         """A started sandbox for the job, removed at exit: from the hook if it makes one, else from the provider."""
-        if (made := self._make_sandbox(job.task, job.settings)) is not None:
+        if (made := self._from_hook(job)) is not None:
             async with made as sandbox:
                 yield sandbox
             return
@@ -162,6 +165,19 @@ class Services:
             yield sandbox
         finally:
             await sandbox.close()
+
+    def _from_hook(self, job: Job) -> AbstractAsyncContextManager[Sandbox] | None:
+        try:
+            made = self._make_sandbox(job.task, job.settings)
+        except HermesError:
+            raise
+        except Exception as error:
+            raise HookError(f"hook pytest_hermes_make_sandbox: {described(error)}") from error
+        if made is not None and not hasattr(made, "__aenter__"):
+            raise HookError(
+                f"hook pytest_hermes_make_sandbox: gave a {type(made).__name__}, not an async context manager"
+            )
+        return made
 
     def toolbox(self, sandbox: Sandbox, job: Job) -> Toolbox:
         """The agent's tools."""

@@ -83,11 +83,17 @@ class HermesSession:
     def _refuse_without_model(self) -> None:
         """Stop before anything starts. On an xdist worker each item says so itself: a worker cannot end a run."""
         from pytest_hermes.collection import will_run
-        from pytest_hermes.names import NO_MODEL, lacks_model
+        from pytest_hermes.errors import ConfigurationError
+        from pytest_hermes.names import NO_MODEL, check_endpoint, lacks_model
 
-        for item in self.items:
-            if lacks_model(item.stash[job_key].settings) and will_run(item):
+        running = [item.stash[job_key].settings for item in self.items if will_run(item)]
+        for settings in {id(settings): settings for settings in running}.values():
+            if lacks_model(settings):
                 raise pytest.UsageError(NO_MODEL)
+            try:
+                check_endpoint(settings)
+            except ConfigurationError as error:
+                raise pytest.UsageError(str(error)) from error
 
     def job(self, item: pytest.Item) -> Job | None:
         """What the item rolls out; None for items that are not ours."""

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
-from pytest_hermes.errors import TaskError
+from pytest_hermes.errors import ConfigurationError, TaskError
 from pytest_hermes.limits import Limits
 
 
@@ -170,14 +170,44 @@ class Task:
     category: str | None = None
     tags: tuple[str, ...] = ()
     files: FileTree | None = None
-    """Put into the sandbox's working directory before the agent starts."""
+    """Put into the sandbox's working directory before the agent starts; a mapping of name to text is taken too."""
     solution: Script | None = None
+    """What `--hermes-agent=oracle` runs; the text of a shell script is taken too."""
     tests: Script | None = None
     artifacts: tuple[Artifact, ...] = ()
     data: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     source: str | None = None
     """Where the task was read from (a directory, `dataset@revision`), for messages and records."""
     error: str | None = None
+
+    def __post_init__(self) -> None:
+        """Take a mapping for `files` and a shell script's text for `solution`; refuse other wrong types."""
+        files: Any = self.files
+        solution: Any = self.solution
+        if isinstance(files, Mapping):
+            object.__setattr__(self, "files", InlineFiles(files))
+        if isinstance(solution, str):
+            object.__setattr__(self, "solution", Script(InlineFiles({"solve.sh": solution}), "solve.sh"))
+        wanted: dict[str, tuple[type, ...]] = {
+            "id": (str,),
+            "prompt": (str,),
+            "sandbox": (SandboxSpec,),
+            "limits": (Limits,),
+            "solution": (Script, type(None)),
+            "tests": (Script, type(None)),
+            "data": (Mapping,),
+        }
+        for name, kinds in wanted.items():
+            if not isinstance(value := getattr(self, name), kinds):
+                expected = " or ".join(kind.__name__ for kind in kinds if kind is not type(None))
+                raise ConfigurationError(
+                    f"task {self.id!r}: {name} must be of type {expected}, not {type(value).__name__}"
+                )
+        if self.files is not None and not callable(getattr(self.files, "tar", None)):
+            raise ConfigurationError(
+                f"task {self.id!r}: files must be a mapping of name to text, InlineFiles or DirectoryFiles, "
+                f"not {type(self.files).__name__}"
+            )
 
     @property
     def digest(self) -> str:

@@ -58,6 +58,7 @@ def row_of(rollout: Rollout, run_id: str, worker: str) -> dict[str, Any]:
         "turn_records": [dataclasses.asdict(turn) for turn in trajectory.turns],
         "tool_errors": [dataclasses.asdict(error) for error in trajectory.tool_errors],
         "agent_error": trajectory.error,
+        "traceback": rollout.traceback,
         "agent_metadata": trajectory.metadata,
     }
 

@@ -82,6 +82,8 @@ class Summary:
     unpriced: int
     """Rollouts that used tokens but whose cost is unknown."""
     turns: int
+    oracle: bool
+    """Whether only the tasks' own solutions ran."""
     retried: int
     flagged: list[str]
     """Task ids with signs of tampering."""
@@ -123,6 +125,7 @@ def summarize(rows: Iterable[dict[str, Any]]) -> Summary:
             1 for row in every if row["usage"]["cost_usd"] is None and (row["usage"]["completion_tokens"] or 0) > 0
         ),
         turns=sum(row["turns"] for row in every if row["model"]),
+        oracle=bool(every) and all(row["agent"] == "oracle" for row in every),
         retried=sum(1 for row in every if row["tries"]),
         flagged=sorted({row["task_id"] for row in every if (row["verifier"] or {}).get("evidence")}),
         slowest=sorted(
@@ -148,7 +151,8 @@ def render(summary: Summary) -> list[str]:
     """The summary as lines for a terminal, without colour."""
     total = summary.total
     lines = [
-        f"{total.rollouts} rollouts: {total.passed} passed, {total.failed} failed, {total.invalid} invalid"
+        f"{total.rollouts} {'rollout' if total.rollouts == 1 else 'rollouts'}: "
+        f"{total.passed} passed, {total.failed} failed, {total.invalid} invalid"
         + (f" ({summary.cancelled} more cancelled or unused)" if summary.cancelled else "")
         + (f"; {summary.retried} needed a retry" if summary.retried else "")
     ]
@@ -167,7 +171,7 @@ def render(summary: Summary) -> list[str]:
             lines += [f"  {name:<{width}}  {_group_line(group)}" for name, group in groups.items()]
     if summary.causes:
         lines.append("causes: " + ", ".join(f"{cause} {count}" for cause, count in summary.causes.items()))
-        if any(cause in summary.causes for cause in VERIFIER_CAUSES):
+        if not summary.oracle and any(cause in summary.causes for cause in VERIFIER_CAUSES):
             lines.append("  a verifier gave no reward: check the benchmark with --hermes-agent=oracle")
     if summary.flagged:
         lines.append(f"signs of tampering: {', '.join(summary.flagged)}")
@@ -179,7 +183,7 @@ def render(summary: Summary) -> list[str]:
             parts = ", ".join(
                 f"{name.removesuffix('_s')} {value:.1f}" for name, value in clocks.items() if value >= 0.05
             )
-            lines.append(f"  {label:<{width}}  {seconds:7.1f} s  ({parts})")
+            lines.append(f"  {label:<{width}}  {seconds:7.1f} s" + (f"  ({parts})" if parts else ""))
     return lines
 
 

@@ -37,7 +37,7 @@ def make_model(
     no key for a hosted endpoint, unreadable script file).
     """
     table = read_prices(prices)
-    if is_scripted(name):
+    if is_scripted(name) and base_url is None:  # with a URL, the model of that name there
         from pytest_hermes.models.retry import RetryPolicy
         from pytest_hermes.models.script import read_script_file
         from pytest_hermes.models.scripted import ScriptedModel

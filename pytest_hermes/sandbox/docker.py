@@ -18,7 +18,7 @@ import weakref
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from pytest_hermes.errors import SandboxError, SandboxStartError
+from pytest_hermes.errors import SandboxError, SandboxStartError, TaskError
 from pytest_hermes.sandbox import docker_archive
 from pytest_hermes.sandbox.docker_client import connect, translated
 from pytest_hermes.sandbox.docker_sandbox import DockerSandbox, remove
@@ -72,7 +72,7 @@ class DockerProvider:
         client, images = await self._connected()
         spec = request.spec
         if not spec.needs_image:
-            raise SandboxStartError(
+            raise TaskError(
                 f"task {request.task_id} names no image, which --hermes-sandbox=docker needs: give the task an image, "
                 "or use --hermes-sandbox=local"
             )

@@ -64,6 +64,45 @@ def test_plain_tests_without_a_model_still_run_when_ours_are_deselected(bench):
     bench.run("-k", "plain", model=None).result.assert_outcomes(passed=1, deselected=2)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--model=m", "--hermes-base-url=localhost:8000/v1"], "*localhost:8000/v1*http*"),
+        (["--model=scripted:none.json"], "*none.json*"),
+        (["--model=m", "--hermes-set", "openai.prices={m: 3}"], "*openai.prices*"),
+    ],
+    ids=lambda value: value[0] if isinstance(value, list) else "",
+)
+def test_an_endpoint_that_cannot_be_is_said_once_before_anything_starts(bench, arguments, message):
+    bench.write(body=ONE)
+    run = bench.run(*arguments, model=None)
+    assert run.result.ret == 4 and not run.started
+    run.result.stderr.fnmatch_lines([message])
+
+
+@pytest.mark.parametrize(
+    ("tasks", "message"),
+    [
+        ("[Task(id='a', prompt='x', sandbox=None)]", "*task 'a': sandbox must be of type SandboxSpec, not NoneType*"),
+        ("[Task(id='a', prompt='x', files=3)]", "*task 'a': files must be a mapping*not int*"),
+        ("[{'id': 'a'}]", "*benchmark bench: its tasks hold a dict, not a Task*"),
+        ("lambda: []", "*benchmark bench: tasks=... is called with the settings*"),
+    ],
+)
+def test_wrong_types_in_tasks_are_said_at_collection(bench, tasks, message):
+    bench.write(
+        body=f"""
+        benchmark = Benchmark("bench", tasks={tasks}, verify=verify)
+
+        @benchmark.parametrize
+        def test_task(rollout): rollout.check()
+        """
+    )
+    run = bench.run("--hermes-agent=nop", model=None)
+    assert run.result.ret == 2 and not run.started
+    run.result.stdout.fnmatch_lines([message])
+
+
 def test_k_above_one_with_workers_is_refused(bench):
     bench.write(body=ONE)
     run = bench.run("-n", "2", "--hermes-concurrency=3")

@@ -143,9 +143,6 @@ def test_a_verifier_that_hangs_is_stopped_by_its_own_clock(bench, processes):
     bench.write(
         body="""
         import asyncio
-        import pytest_hermes.rollout
-        pytest_hermes.rollout.VERIFY_MARGIN_S = 0.1
-
         async def hang(v): await asyncio.sleep(3600)
 
         benchmark = Benchmark("bench", tasks=[write("right", "a")], verify=hang)

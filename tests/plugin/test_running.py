@@ -65,7 +65,14 @@ def test_the_summary_has_counts_rate_groups_and_the_run_directory(bench, process
 def test_a_failure_says_reward_cause_and_where_the_trajectory_is(bench):
     bench.write(body=THREE)
     run = bench.run("-k", "wrong")
-    run.result.stdout.fnmatch_lines(["*wrong: failed, reward 0 < 1, cause: reward_below_threshold*", "*trajectory: *"])
+    run.result.stdout.fnmatch_lines(
+        [
+            "*reward_below_threshold: reward 0 < 1, failed (wrong)*",
+            "*agent: 2 turns, stopped: finished*",
+            "*trajectory: *",
+            "*conversation: pytest-hermes show runs/* --task wrong*",
+        ]
+    )
     run.result.stdout.no_fnmatch_line("*Traceback*")
 
 
@@ -220,6 +227,56 @@ def test_part_scores_and_the_pass_threshold(bench):
     run = bench.run("--hermes-set", "env.pass_threshold=0.5", "--junitxml=j.xml")
     run.result.assert_outcomes(passed=1)
     assert run.junit()["test_task[half]"]["hermes.reward.style"] == "0.9"
+
+
+def test_the_body_has_the_last_word(bench, processes):
+    bench.write(
+        body="""
+        benchmark = Benchmark("bench", tasks=[write("half", "a")], verify=lambda v: 0.5)
+
+        @benchmark.parametrize
+        def test_task(rollout): rollout.check(0.4)
+        """
+    )
+    run = bench.run(*processes)
+    run.result.assert_outcomes(passed=1)
+    (row,) = run.rows.values()
+    assert (row["outcome"], row["cause"], row["reward"]) == ("passed", None, 0.5)
+
+
+def test_errors_in_code_of_the_users_say_where(bench):
+    bench.write(
+        body="""
+        def check(v):
+            return v.task.data["no such key"]
+
+        benchmark = Benchmark("bench", tasks=[write("a", "a")], verify=check)
+
+        @benchmark.parametrize
+        def test_task(rollout): rollout.check()
+        """
+    )
+    run = bench.run()
+    run.result.stdout.re_match_lines(
+        [r".*the verifier raised KeyError: 'no such key' \(test_bench.py:\d+ in check\).*"]
+    )
+    assert "KeyError" in next(iter(run.rows.values()))["traceback"]
+
+
+def test_one_conversation_can_be_read(bench):
+    bench.write(body=THREE)
+    run = bench.run("-k", "wrong")
+    import sys
+
+    shown = bench.pytester.run(
+        sys.executable, "-m", "pytest_hermes.cli", "show", f"runs/{run.directory.name}", "--task", "wrong"
+    )
+    shown.stdout.fnmatch_lines(["=== wrong, attempt 1: failed*", "--- user", "write b", "-> terminal(*", "--- tool"])
+    missing = bench.pytester.run(
+        sys.executable, "-m", "pytest_hermes.cli", "show", f"runs/{run.directory.name}", "--task", "wrogn"
+    )
+    assert missing.ret == 2
+    missing.stderr.fnmatch_lines(["*no task 'wrogn'. Did you mean 'wrong'?*"])
 
 
 def test_plain_runs_are_left_alone(bench, processes):

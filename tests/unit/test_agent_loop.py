@@ -25,7 +25,7 @@ from pytest_hermes.errors import (
     SandboxLost,
 )
 from pytest_hermes.models.chat import ChatClient
-from pytest_hermes.models.pricing import Price
+from pytest_hermes.models.pricing import Price, cost_of
 from pytest_hermes.models.protocol import Usage
 from pytest_hermes.models.retry import RetryPolicy
 from pytest_hermes.models.scripted_server import ScriptedServer
@@ -188,7 +188,8 @@ async def test_cost_is_the_endpoints_word_else_by_price_else_unknown() -> None:
     result = await play(script, client_options={"prices": {"scripted": Price(prompt=1.0, completion=4.0)}})
     assert [turn.usage.cost_usd for turn in result.turns] == [3.0, 0.25]
     assert result.usage.cost_usd == 3.25
-    assert (await play([{"content": "ok", "usage": tokens}])).usage.cost_usd is None
+    assert (await play([{"content": "ok", "usage": tokens}])).usage.cost_usd == 0.0  # the scripted model's price
+    assert cost_of("some/unknown-model", Usage(1_000_000, 500_000)) is None
 
 
 @pytest.mark.asyncio

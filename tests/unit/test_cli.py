@@ -13,7 +13,7 @@ USAGE = {"prompt_tokens": 1, "completion_tokens": 2, "cached_tokens": None, "rea
 ROW = {
     "format": 1, "benchmark": "b", "node_id": "t.py::test[a]", "task_id": "a", "task_digest": "d", "attempt": 1,
     "outcome": "passed", "cause": None, "reward": 1.0, "difficulty": "easy", "category": None, "usage": USAGE,
-    "turns": 3, "model": "m", "tries": [], "verifier": None, "started": 1.0, "finished": 3.0,
+    "turns": 3, "model": "m", "agent": "hermes", "tries": [], "verifier": None, "started": 1.0, "finished": 3.0,
     "clocks": {"agent_s": 2.0},
 }  # fmt: skip
 

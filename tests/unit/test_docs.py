@@ -64,3 +64,21 @@ def test_the_benchmarks_of_the_guide_run(pytester, number):
     pytester.makeini("[pytest]\npythonpath = .\n")
     result = pytester.runpytest_subprocess(f"--hermes-agent={agent}", "--hermes-local-confine=off")
     result.assert_outcomes(passed=3 if "solution" in code else 1)
+
+
+def test_the_agents_and_the_hook_of_the_guides_run(pytester):
+    agents = re.findall(r"```python\n(.*?)```", (DOCS / "agents.md").read_text(), re.DOTALL)
+    pytester.makepyfile(my_agents="\n".join(code for code in agents if "class " in code))
+    page = (DOCS / "writing-benchmarks.md").read_text()
+    (hook,) = (code for code in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "make_sandbox" in code)
+    pytester.makeconftest(hook)
+    pytester.makepyfile(
+        "import pytest\nSCRIPT = [{'tool': 'terminal', 'arguments': {'command': 'echo 1 > n'}}]\n"
+        "@pytest.mark.hermes(prompt='x', script=SCRIPT)\n"
+        "def test_it(ctx, trajectory):\n"
+        "    assert trajectory.messages and ctx.terminal('git config user.name')['output']\n"
+    )
+    pytester.makeini("[pytest]\npythonpath = .\n")
+    for agent in re.findall(r"^class (\w+)", "\n".join(agents), re.MULTILINE):
+        result = pytester.runpytest_subprocess(f"--hermes-agent=my_agents:{agent}", "--model=scripted")
+        result.assert_outcomes(passed=1)

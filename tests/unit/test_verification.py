@@ -205,9 +205,9 @@ def test_timeout_kills_the_tree_and_a_second_run_is_clean() -> None:
             "touch /marker; echo 1 >/logs/verifier/reward.txt; setsid sleep 987 & sleep 987",
         ]
     )
-    with pytest.raises(VerifierTimeout, match="did not end within 1 s"):
-        judged(script, timeout_s=1.0)
-    verdict = judged(script, timeout_s=1.0, runs=2)
+    with pytest.raises(VerifierTimeout, match="did not end within 6 s"):
+        judged(script, timeout_s=6.0)
+    verdict = judged(script, timeout_s=6.0, runs=2)
     assert (verdict.reward, verdict.evidence) == (1.0, [])
 
 

@@ -1,0 +1,43 @@
+"""A row as a person reads it: how it ended, the conversation, what the verifier said."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+
+def render_row(row: dict[str, Any]) -> list[str]:
+    """Lines, without colour; control characters are the caller's to remove."""
+    reward = "none" if row["reward"] is None else f"{row['reward']:g}"
+    lines = [
+        f"=== {row['task_id']}, attempt {row['attempt']}: {row['outcome']}, reward {reward}"
+        + (f", cause {row['cause']}" if row["cause"] else "")
+    ]
+    if row["error"]:
+        lines.append(row["error"])
+    lines.append(f"{row['node_id']}; {row['turns']} turns, stopped: {row['stop_reason']}")
+    for message in row["messages"]:
+        lines += _message(message)
+    metadata = {key: value for key, value in (row.get("agent_metadata") or {}).items() if value not in (None, {}, [])}
+    if metadata:
+        lines.append(f"--- agent: {json.dumps(metadata, ensure_ascii=False)[:2000]}")
+    verifier = row["verifier"] or {}
+    if verifier.get("output") or verifier.get("exit_code") is not None:
+        lines += [f"--- verifier (exit code {verifier.get('exit_code')})", (verifier.get("output") or "").rstrip()]
+    lines += [f"evidence: {sign}" for sign in verifier.get("evidence") or ()]
+    if row.get("traceback"):
+        lines += ["--- traceback", row["traceback"].rstrip()]
+    return lines
+
+
+def _message(message: dict[str, Any]) -> list[str]:
+    lines = [f"--- {message.get('role')}"]
+    if message.get("reasoning_content"):
+        lines.append(f"(reasoning) {message['reasoning_content']}")
+    content = message.get("content")
+    if content:
+        lines.append(content if isinstance(content, str) else json.dumps(content, ensure_ascii=False))
+    for call in message.get("tool_calls") or ():
+        function = call.get("function") or {}
+        lines.append(f"-> {function.get('name')}({function.get('arguments')})")
+    return lines
