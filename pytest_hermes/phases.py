@@ -329,8 +329,8 @@ class _Try:
             rollout.cause, rollout.error = self.policies.of(self.stop_error).cause, str(self.stop_error)
         elif rollout.trajectory.stop_reason not in ("finished", "error"):
             rollout.cause = rollout.trajectory.stop_reason
-        enough = self.job.verify is None or (rollout.reward or 0.0) >= rollout.pass_threshold
-        rollout.outcome = "passed" if enough and (self.gate is None or rollout.body_passed) else "failed"
+        enough = (rollout.reward or 0.0) >= rollout.pass_threshold
+        rollout.outcome = "passed" if (rollout.body_passed if self.gate is not None else enough) else "failed"
         if rollout.outcome == "failed" and rollout.cause is None:
             rollout.cause = "reward_below_threshold"
 

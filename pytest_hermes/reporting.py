@@ -21,7 +21,7 @@ from pytest_hermes.errors import (
     VerifierTimeout,
 )
 from pytest_hermes.failures import BodyTimeout
-from pytest_hermes.shown import shown_line
+from pytest_hermes.shown import shown, shown_line
 from pytest_hermes.stash import handle_key, job_key, rollout_key, session_key, waited_key
 
 if TYPE_CHECKING:
@@ -108,7 +108,17 @@ def clock_paused() -> Iterator[None]:
 
 
 def finish_phase(item: pytest.Item, call: pytest.CallInfo[Any], report: pytest.TestReport) -> None:
-    """Called for each report of an item of ours: judge by the body, correct outcome and durations."""
+    """Called for each report of an item of ours: judge by the body, correct outcome and durations.
+
+    What goes wrong in that (the row cannot be written, say) makes the item an error.
+    """
+    try:
+        _finish_phase(item, call, report)
+    except HermesError as error:
+        report.outcome, report.when, report.longrepr = "failed", "setup", shown(str(error))
+
+
+def _finish_phase(item: pytest.Item, call: pytest.CallInfo[Any], report: pytest.TestReport) -> None:
     rollout = item.stash.get(rollout_key, None)
     if rollout is None:
         return
@@ -124,9 +134,11 @@ def finish_phase(item: pytest.Item, call: pytest.CallInfo[Any], report: pytest.T
         if isinstance(error, InfrastructureError):
             report.when = "setup"  # pytest and its reporters call a failure outside the call phase an error
     elif report.when == "call" and report.outcome != "skipped" and report.passed != rollout.passed:
-        rollout.outcome, rollout.cause, rollout.error = "passed", None, None  # the body is the judge: check(0.4), say
         if report.failed:
             rollout.outcome, rollout.cause, rollout.error = "failed", "test_body", f"{type(error).__name__}: {error}"
+        else:  # the body is the judge: check(0.4) at a reward of 0.5, say
+            rollout.outcome = "passed"
+            rollout.cause = None if rollout.cause == "reward_below_threshold" else rollout.cause
         session.engine.record_again(rollout)
         describe(item, rollout)
         report.user_properties[:] = item.user_properties

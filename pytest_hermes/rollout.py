@@ -65,7 +65,7 @@ class Rollout:
     record: str = ""
     """Where the trajectory was written."""
     body_passed: bool = False
-    """Whether the test body, where it judges a living sandbox, passed. In form 1 that alone decides the outcome."""
+    """Whether the test body, where it judges a living sandbox, passed: that decides the outcome there."""
     traceback: str | None = None
     """Of an error in code of the user's: the agent, the verifier, a hook."""
     policy_error: BaseException | None = None

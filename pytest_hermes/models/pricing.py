@@ -14,7 +14,7 @@ from typing import Any
 from pytest_hermes.errors import ConfigurationError
 from pytest_hermes.models.protocol import Usage
 
-PRICES_DATE = "2025-11-30"
+PRICES_DATE = "2026-11-29"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,6 +38,15 @@ PRICES: dict[str, Price] = {
     "gpt-5": Price(1.25, 10.00, 0.125),
     "gpt-5-mini": Price(0.25, 2.00, 0.025),
     "gpt-5-nano": Price(0.05, 0.40, 0.005),
+    "gpt-5.1": Price(1.25, 10.00),
+    "gpt-5.4": Price(2.50, 15.00),
+    "claude-opus-5-5": Price(4.00, 20.00, 0.20),
+    "claude-opus-5": Price(5.00, 25.00, 0.50),
+    "claude-opus-4-7": Price(5.00, 25.00, 0.50),
+    "claude-opus-4-6": Price(5.00, 25.00, 0.50),
+    "claude-sonnet-5-5": Price(2.00, 10.00, 0.10),
+    "claude-sonnet-5": Price(2.00, 10.00, 0.20),
+    "claude-sonnet-4-6": Price(3.00, 15.00, 0.30),
     "claude-sonnet-4": Price(3.00, 15.00, 0.30),
     "claude-sonnet-4-5": Price(3.00, 15.00, 0.30),
     "claude-haiku-4-5": Price(1.00, 5.00, 0.10),

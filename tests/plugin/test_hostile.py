@@ -318,7 +318,15 @@ def test_max_invalid_of_a_benchmark_is_its_own(bench, processes):
 
 
 def test_a_row_that_cannot_be_written_makes_its_item_an_error(bench):
-    bench.write(body=SUITE.format(prompt="x"))
+    bench.write(
+        body=SUITE.format(prompt="x")
+        + """
+    import pytest
+
+    @pytest.mark.hermes(prompt="x")
+    def test_form_one(ctx): pass
+"""
+    )
     bench.pytester.makeconftest(
         """
         from pytest_hermes.artifacts import run_directory
@@ -330,5 +338,6 @@ def test_a_row_that_cannot_be_written_makes_its_item_an_error(bench):
         """
     )
     run = bench.run("--hermes-agent=nop", model=None)
-    run.result.assert_outcomes(errors=2)
+    run.result.assert_outcomes(errors=3)
     run.result.stdout.fnmatch_lines(["*row could not be written*No space left on device*"])
+    run.result.stdout.no_fnmatch_line("*INTERNALERROR*")
