@@ -6,6 +6,8 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 STAMP = $(VENV)/.installed
 
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: bench test lint wheel clean
 
 bench: $(STAMP)

@@ -10,6 +10,7 @@ import subprocess
 import pytest
 
 pytest_plugins = ["pytester"]
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # hundreds of tests start a pytest each: compile once, not in each
 
 REQUIRED = {part.strip() for part in os.environ.get("HERMES_TEST_REQUIRE", "").split(",") if part.strip()}
 """Parts that must be there: a test of a listed part fails instead of skipping."""
