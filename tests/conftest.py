@@ -9,6 +9,8 @@ import subprocess
 
 import pytest
 
+from pytest_hermes.sandbox.bubblewrap import why_unusable
+
 pytest_plugins = ["pytester"]
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # hundreds of tests start a pytest each: compile once, not in each
 
@@ -25,11 +27,7 @@ def missing(part: str) -> str | None:
         found = subprocess.run(["docker", "version", "--format", "{{.Server.Version}}"], capture_output=True, text=True)
         return None if found.returncode == 0 else f"no Docker daemon answers: {found.stderr.strip()[:200]}"
     if part == "bwrap":
-        if shutil.which("bwrap") is None:
-            return "no bubblewrap (bwrap)"
-        probe = ["bwrap", "--ro-bind", "/", "/", "--unshare-pid", "true"]
-        found = subprocess.run(probe, capture_output=True, text=True)
-        return None if found.returncode == 0 else f"bubblewrap does not work: {found.stderr.strip()[:200]}"
+        return why_unusable()
     if part == "sample-images":
         if reason := missing("docker"):
             return reason

@@ -33,6 +33,11 @@ _MASKED_FILES = ("/etc/shadow", "/etc/shadow-", "/etc/gshadow", "/etc/gshadow-",
 _MASKED_DIRECTORIES = ("/etc/ssh", "/etc/docker", "/etc/sudoers.d", "/home", "/root", "/run", "/var/lib/docker")
 # Files of these belong to the host's root whatever the namespace: without capabilities root may still write them.
 _READ_ONLY_PROC = ("bus", "fs", "irq", "sys", "sysrq-trigger", "acpi", "scsi", "mtrr")
+# Where daemons mount and unmount containers' file systems: a bind of a directory above fails while one comes or goes.
+_CONTAINER_STORES = tuple(
+    Path("/var/lib", name) for name in ("containerd", "containers", "docker", "kubelet", "lxc", "lxd")
+)
+_PROGRAM_NAMES = {"bin", "etc", "lib", "lib32", "lib64", "libx32", "sbin", "usr"}
 _RESOLVER_DIRECTORIES = ("/run/systemd/resolve", "/run/resolvconf", "/run/NetworkManager")
 
 
@@ -46,7 +51,7 @@ def why_unusable() -> str | None:
         return "bubblewrap needs Linux"
     try:
         done = subprocess.run(
-            ["bwrap", *_NAMESPACES, "--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc", "true"],
+            ["bwrap", *_NAMESPACES, *_top_level(_PROGRAM_NAMES), "--dev", "/dev", "--proc", "/proc", "true"],
             env={"PATH": os.environ.get("PATH", os.defpath)},
             capture_output=True,
             timeout=20,
@@ -70,6 +75,22 @@ _NAMESPACES = (
 def _is_directory(path: Path) -> bool:
     """False also for what this user may not even look at."""
     return os.path.isdir(path)  # noqa: PTH112 - Path.is_dir raises PermissionError
+
+
+def _top_level(names: Iterable[str]) -> list[str]:
+    """Arguments that put these entries of the host's root into the sandbox, read-only."""
+    return [word for name in sorted(names) for word in _read_only(Path("/", name))]
+
+
+def _read_only(path: Path) -> list[str]:
+    """Arguments for one entry: bound whole, unless container stores lie below it; those are left out."""
+    if path.is_symlink():
+        return ["--symlink", os.readlink(path), str(path)]  # noqa: PTH115 - as it is, not resolved
+    if path in _CONTAINER_STORES:
+        return ["--dir", str(path)]
+    if _is_directory(path) and any(store.is_relative_to(path) and _is_directory(store) for store in _CONTAINER_STORES):
+        return ["--dir", str(path), *(word for child in sorted(path.iterdir()) for word in _read_only(child))]
+    return ["--ro-bind", str(path), str(path)] if os.path.exists(path) else []  # noqa: PTH110 - as _is_directory
 
 
 def _under(path: Path, parents: Iterable[Path]) -> bool:
@@ -117,6 +138,7 @@ class Mounts:
         hidden = [path for path in hidden if not _under(path, [Path("/usr"), Path("/bin"), Path("/lib")])]
         self._hidden = sorted({path for path in hidden if not _under(path, [Path("/tmp"), *_others(path, hidden)])})
         self._kept = _kept_directories([*self._hidden, Path("/tmp")], path_variable)
+        self._system = _top_level(self.host_names - _SPECIAL)
         self._root = root
         self._bind = bind
 
@@ -125,12 +147,7 @@ class Mounts:
         words = [*_NAMESPACES, "--bind", f"{directory}/root", "/"]
         if not network:
             words.append("--unshare-net")
-        for name in sorted(self.host_names - _SPECIAL):
-            entry = Path("/", name)
-            if entry.is_symlink():
-                words += ["--symlink", os.readlink(entry), str(entry)]  # noqa: PTH115 - as it is, not resolved
-            elif _is_directory(entry):
-                words += ["--ro-bind", str(entry), str(entry)]
+        words += self._system
         for path in self._hidden:
             words += ["--tmpfs", str(path)]
         for name in _MASKED_FILES:

@@ -13,7 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from pytest_hermes.errors import ImageError, SandboxKilled, SandboxLost, SandboxStartError, SandboxUnavailable
+from pytest_hermes.errors import (
+    ImageError,
+    SandboxKilled,
+    SandboxLost,
+    SandboxUnavailable,
+    TaskError,
+)
 from pytest_hermes.sandbox.contract_case import request
 from pytest_hermes.sandbox.docker import DockerProvider
 from pytest_hermes.sandbox.docker_sandbox import DockerSandbox
@@ -241,7 +247,7 @@ def test_missing_image(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_no_image(image: str) -> None:
-    with pytest.raises(SandboxStartError, match="names no image"):
+    with pytest.raises(TaskError, match="names no image"):
         inside(SandboxSpec(), _nothing)
 
 

@@ -6,6 +6,7 @@ import asyncio
 import dataclasses
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -436,3 +437,31 @@ def test_owner_of_this_process_is_alive() -> None:
     owner = Owner.here(run="r")
     assert not owner.is_dead()
     assert Owner.read(owner.labels()) == owner
+
+
+@pytest.mark.requires("bwrap", "docker")
+def test_containers_that_come_and_go_do_not_disturb_confined_sandboxes(tmp_path: Path, test_image: str) -> None:
+    """A bind above a container store failed while the daemon mounted or unmounted there."""
+    label = f"hermes-churn={tmp_path.name}"
+    churn = "while :; do docker rm -f $(docker create --label $1 $0); docker run --rm --label $1 $0 true; done"
+    with subprocess.Popen(
+        ["bash", "-c", churn, test_image, label],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    ) as daemon_at_work:
+        try:
+
+            async def body() -> None:
+                provider = LocalProvider(confine="on", root=tmp_path)
+                for _ in range(60):
+                    sandbox = await provider.create(request(SandboxSpec()))
+                    assert (await sandbox.exec("ls /var/lib | wc -l")).exit_code == 0
+                    await sandbox.close()
+
+            asyncio.run(body())
+        finally:
+            os.killpg(daemon_at_work.pid, signal.SIGKILL)
+            daemon_at_work.wait()
+            left = subprocess.check_output(["docker", "ps", "-aq", "--filter", f"label={label}"], text=True).split()
+            subprocess.run(["docker", "rm", "-f", *left], capture_output=True)
