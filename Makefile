@@ -14,7 +14,7 @@ bench: $(STAMP)
 	$(BIN)/pytest benchmarks/terminal_test --model=scripted
 
 test: $(STAMP)
-	$(BIN)/pytest tests -m "not slow" -n 4
+	$(BIN)/pytest tests -m "not slow" -n 2
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
