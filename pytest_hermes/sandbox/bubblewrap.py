@@ -89,7 +89,8 @@ def _read_only(path: Path) -> list[str]:
     if path in _CONTAINER_STORES:
         return ["--dir", str(path)]
     if _is_directory(path) and any(store.is_relative_to(path) and _is_directory(store) for store in _CONTAINER_STORES):
-        return ["--dir", str(path), *(word for child in sorted(path.iterdir()) for word in _read_only(child))]
+        children = [word for child in sorted(path.iterdir()) for word in _read_only(child)]
+        return ["--tmpfs", str(path), *children, "--remount-ro", str(path)]
     return ["--ro-bind", str(path), str(path)] if os.path.exists(path) else []  # noqa: PTH110 - as _is_directory
 
 

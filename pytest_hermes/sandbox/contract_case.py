@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import io
+import secrets
 import tarfile
 import time
 from collections.abc import Awaitable, Callable
@@ -14,7 +15,7 @@ from pytest_hermes.sandbox.labels import Owner
 from pytest_hermes.sandbox.protocol import Sandbox, SandboxProvider, SandboxRequest
 from pytest_hermes.task import SandboxSpec
 
-RUN = "contract-run"
+RUN = f"contract-{secrets.token_hex(4)}"
 
 ESCAPES = {
     "child": "sleep {t} & wait",
