@@ -20,7 +20,7 @@ from pytest_hermes.errors import (
     SandboxUnavailable,
     TaskError,
 )
-from pytest_hermes.sandbox.contract_case import request
+from pytest_hermes.sandbox.contract_case import RUN, request
 from pytest_hermes.sandbox.docker import DockerProvider
 from pytest_hermes.sandbox.docker_sandbox import DockerSandbox
 from pytest_hermes.sandbox.shell import ShellSession
@@ -89,7 +89,7 @@ def test_container_is_labelled_and_named(image: str) -> None:
         shown = docker("inspect", sandbox.id, "--format", "{{json .Config.Labels}} {{.HostConfig.NanoCpus}}")
         for text in (
             '"pytest-hermes":"1"',
-            '"pytest-hermes.run":"contract-run"',
+            f'"pytest-hermes.run":"{RUN}"',
             f'"pytest-hermes.pid":"{os.getpid()}"',
         ):
             assert text in shown
@@ -135,7 +135,7 @@ def test_killed_owner_is_reaped(image: str) -> None:
     """kill -9 of the owner: the next reaping removes its container and nothing else."""
     script = f"""
 import asyncio
-from pytest_hermes.sandbox.contract_case import request
+from pytest_hermes.sandbox.contract_case import RUN, request
 from pytest_hermes.sandbox.docker import DockerProvider
 from pytest_hermes.task import SandboxSpec
 async def main():
