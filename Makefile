@@ -1,7 +1,7 @@
 # The two commands of a fresh checkout: `make bench` and `make test`. Both make the virtual environment first.
 
 PYTHON ?= $(shell for p in python3.12 python3.13 python3.11 python3; do \
-	  "$$p" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2])' 2>/dev/null && { echo "$$p"; break; }; done)
+	  "$$p" -c 'import sys; sys.exit(sys.version_info < (3, 11, 4))' 2>/dev/null && { echo "$$p"; break; }; done)
 VENV ?= .venv
 BIN = $(VENV)/bin
 STAMP = $(VENV)/.installed
@@ -25,7 +25,7 @@ wheel: $(STAMP)
 	$(BIN)/python -m build --wheel
 
 $(STAMP): pyproject.toml constraints.txt
-	@test -n "$(PYTHON)" || { echo "make: Python 3.11 or newer is needed, and none was found on PATH" >&2; exit 1; }
+	@test -n "$(PYTHON)" || { echo "make: Python 3.11.4 or newer is needed, and none was found on PATH" >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	touch $@
