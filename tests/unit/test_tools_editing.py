@@ -102,7 +102,7 @@ def test_an_edit_succeeds_or_explains(text: str, old: str, new: str, every: bool
 LINES = st.lists(st.sampled_from(["a", "b", "c", "", "  x"]), max_size=30)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60, deadline=None, derandomize=True)
 @given(LINES, LINES, st.booleans(), st.booleans())
 def test_diffs_are_what_patch_applies(
     tmp_path_factory: pytest.TempPathFactory, old: list[str], new: list[str], old_end: bool, new_end: bool
