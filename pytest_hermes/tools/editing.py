@@ -176,7 +176,7 @@ def unified_diff(before: str, after: str, path: str, new_path: str | None = None
     if len(old) + len(new) > 2 * _DIFF_MAX_LINES:
         return f"{names}(about {max(len(old), len(new))} lines differ from line {from_line + 1} on: too many to show)\n"
     out = []
-    for group in difflib.SequenceMatcher(None, old, new).get_grouped_opcodes(3):
+    for group in _matcher(old, new, head - from_line, min(tail, 3)).get_grouped_opcodes(3):
         first, last = group[0], group[-1]
         out.append(f"@@ -{_span(from_line, first[1], last[2])} +{_span(from_line, first[3], last[4])} @@\n")
         for tag, i1, i2, j1, j2 in group:
@@ -186,6 +186,20 @@ def unified_diff(before: str, after: str, path: str, new_path: str | None = None
             out += [_diff_line("-", line) for line in old[i1:i2]]
             out += [_diff_line("+", line) for line in new[j1:j2]]
     return names + "".join(out) if out else ""
+
+
+def _matcher(old: list[str], new: list[str], before: int, after: int) -> difflib.SequenceMatcher[str]:
+    """Matched between the common `before` and `after` lines only: matching over them may move a change to the edge,
+    and patch(1) takes a hunk without its trailing context for the file's end."""
+    old_end, new_end = len(old) - after, len(new) - after
+    inner = difflib.SequenceMatcher(None, old[before:old_end], new[before:new_end])
+    whole = difflib.SequenceMatcher(None, old, new)
+    whole.opcodes = [  # type: ignore[attr-defined] # what get_opcodes keeps; typeshed does not list it
+        *([("equal", 0, before, 0, before)] if before else []),
+        *((tag, i + before, j + before, k + before, n + before) for tag, i, j, k, n in inner.get_opcodes()),
+        *([("equal", old_end, len(old), new_end, len(new))] if after else []),
+    ]
+    return whole
 
 
 def _span(base: int, start: int, stop: int) -> str:
