@@ -2,6 +2,9 @@
 
 The rules are those of `proctable.started_by_shell`. The script says `ready`, then reads on stdin how many hundredths of
 a second ago the command began: asking only then keeps the time that starting the script took out of the reckoning.
+
+The family is looked for before the marker, so that a subshell which becomes a marked program between the two is found
+by its marker. A process in the middle of an `execve` shows no environment: two rounds that found nothing are the end.
 """
 
 from __future__ import annotations
@@ -43,13 +46,13 @@ by_family() {
     done
   done
 }
-round=0
-while [ $round -lt 20 ]; do
+round=0 quiet=0
+while [ $round -lt 20 ] && [ $quiet -lt 2 ]; do
   round=$(( round + 1 ))
-  found=$(grep -lsaF "HERMES_EXEC=$marker" /proc/[0-9]*/environ | strip)
-  [ -n "$shell" ] && found="$found $(by_family)"
-  [ -n "${found# }" ] || break
-  kill -9 $found 2>/dev/null
+  found=
+  [ -n "$shell" ] && found=$(by_family)
+  found="$found$(grep -lsaF "HERMES_EXEC=$marker" /proc/[0-9]*/environ | strip)"
+  if [ -n "$found" ]; then quiet=0; kill -9 $found 2>/dev/null; else quiet=$(( quiet + 1 )); fi
 done
 echo done
 """

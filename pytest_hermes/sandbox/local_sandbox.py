@@ -208,7 +208,7 @@ class LocalSandbox:
                 feeding.cancel()
             self._running.discard(process)
             if not process.has_exited:
-                self._kill_now(marker, process.pid, time.monotonic() - started)
+                self._kill_now(marker, process.pid, proctable.boot_uptime_s() - (time.monotonic() - started))
                 kill_command(process, enters=self._holder is not None)
                 await asyncio.shield(process.wait())
             process.dispose()
@@ -238,17 +238,18 @@ class LocalSandbox:
         return stream
 
     async def kill_marked(self, marker: str, *, shell_pid: int | None = None, since_s: float = 0.0) -> None:
-        """See `Sandbox.kill_marked`; one pass over /proc, no process."""
+        """See `Sandbox.kill_marked`; a few passes over /proc, no process."""
+        not_before_s = proctable.boot_uptime_s() - since_s  # first of all: the passes take milliseconds
         if shell_pid is not None and self._holder is not None:
             shell_pid = proctable.host_pid(shell_pid, namespace_of=self._holder.init_pid)
-        self._kill_now(marker, shell_pid, since_s)
+        self._kill_now(marker, shell_pid, not_before_s)
         if self._holder is not None:
             for stream in self._streams:
                 stream.wake()
 
-    def _kill_now(self, marker: str, shell_pid: int | None = None, since_s: float = 0.0) -> None:
+    def _kill_now(self, marker: str, shell_pid: int | None = None, not_before_s: float = 0.0) -> None:
         inside = None if self._holder is None else self._holder.init_pid
-        proctable.kill_marked(marker, shell_pid=shell_pid, since_s=since_s, namespace_of=inside)
+        proctable.kill_marked(marker, shell_pid=shell_pid, not_before_s=not_before_s, namespace_of=inside)
 
     # -- files -----------------------------------------------------------------------------------
 

@@ -95,19 +95,21 @@ def children(pid: int) -> list[int]:
         return [other for other in pids() if (stat := read_stat(other)) is not None and stat.parent == pid]
 
 
-def marked(marker: str, namespace: str | None = None) -> list[int]:
-    """Processes whose environment holds `HERMES_EXEC=<marker>`, only those of one process namespace when given."""
-    needle = b"\0" + f"{EXEC_VARIABLE}={marker}".encode() + b"\0"
-    own = os.getpid()
-    return [
-        pid
-        for pid in pids()
-        if pid != own and needle in read_environ(pid) and namespace in (None, process_namespace(pid))
-    ]
+def environs() -> dict[int, bytes]:
+    """The environment of every process but this one, by pid, each read once, so that all rules judge the same one.
+
+    In the middle of an `execve` a process shows none at all; those are read again once the others have been.
+    """
+    found = {pid: read_environ(pid) for pid in pids()}
+    found.pop(os.getpid(), None)
+    for pid, environ in found.items():
+        if len(environ) < 2:
+            found[pid] = read_environ(pid)
+    return found
 
 
 def started_by_shell(shell_pid: int, not_before_s: float) -> list[int]:
-    """Processes without any marker of their own that `shell_pid` started at or after `not_before_s` (boot uptime).
+    """Every process that `shell_pid` started at or after `not_before_s` (boot uptime), whatever its environment.
 
     A subshell that was forked and never exec'd shows the shell's own first environment, so it has no marker. It counts
     when it is in the shell's session or descends from the shell, unless an older process than `not_before_s` lies
@@ -117,7 +119,6 @@ def started_by_shell(shell_pid: int, not_before_s: float) -> list[int]:
     shell = table.get(shell_pid)
     if shell is None:
         return []
-    needle = b"\0" + f"{EXEC_VARIABLE}=".encode()
 
     def is_new(stat: ProcessStat) -> bool:
         # One tick of slack: start times are rounded down.
@@ -139,31 +140,30 @@ def started_by_shell(shell_pid: int, not_before_s: float) -> list[int]:
     return [
         stat.pid
         for stat in table.values()
-        if stat.pid != shell_pid
-        and stat.state != "Z"
-        and is_new(stat)
-        and belongs(stat)
-        and needle not in read_environ(stat.pid)
+        if stat.pid != shell_pid and stat.state != "Z" and is_new(stat) and belongs(stat)
     ]
 
 
 def kill_marked(
-    marker: str, *, shell_pid: int | None = None, since_s: float = 0.0, namespace_of: int | None = None
+    marker: str, *, shell_pid: int | None = None, not_before_s: float = 0.0, namespace_of: int | None = None
 ) -> None:
-    """`Sandbox.kill_marked` for processes of this host; `shell_pid` is the number that the shell has on the host.
+    """`Sandbox.kill_marked` for processes of this host; `shell_pid` is the number that the shell has on the host, and
+    `not_before_s` the boot uptime at which its command was sent.
 
     With `namespace_of`, only what runs in that process's namespace: an `nsenter` outside carries the marker too, but
     must live to reap its child, or the child stays a zombie that keeps the namespace from ending.
     """
-    not_before_s = boot_uptime_s() - since_s
     namespace = None if namespace_of is None else process_namespace(namespace_of)
+    needle = b"\0" + f"{EXEC_VARIABLE}={marker}".encode() + b"\0"
+    foreign = b"\0" + f"{EXEC_VARIABLE}=".encode()
 
     def find() -> list[int]:
-        found = marked(marker, namespace)
-        if shell_pid is None:
-            return found
-        started = started_by_shell(shell_pid, not_before_s)
-        return [*found, *(pid for pid in started if namespace in (None, process_namespace(pid)))]
+        started = [] if shell_pid is None else started_by_shell(shell_pid, not_before_s)
+        # Read after the family: what gets its marker between the two is found by the marker.
+        table = environs()
+        found = {pid for pid, environ in table.items() if needle in environ}
+        found.update(pid for pid in started if foreign not in table.get(pid, foreign))
+        return [pid for pid in found if namespace in (None, process_namespace(pid))]
 
     kill_until_none(find)
 
@@ -204,14 +204,12 @@ class SessionSweep:
 def kill_sessions(sessions: set[bytes]) -> None:
     """Kill every process that carries one of these `HERMES_SESSION` values."""
     needle = b"\0" + SESSION_VARIABLE.encode() + b"="
-    own = os.getpid()
 
     def find() -> list[int]:
         found = []
-        for pid in pids():
-            environ = read_environ(pid)
+        for pid, environ in environs().items():
             at = environ.find(needle)
-            if at >= 0 and pid != own:
+            if at >= 0:
                 value = environ[at + len(needle) :].partition(b"\0")[0]
                 if value in sessions:
                     found.append(pid)

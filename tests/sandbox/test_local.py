@@ -18,7 +18,7 @@ import pytest
 
 from pytest_hermes.errors import SandboxKilled, SandboxLost, SandboxUnavailable
 from pytest_hermes.sandbox import bubblewrap, proctable
-from pytest_hermes.sandbox.contract_case import request, unique_seconds
+from pytest_hermes.sandbox.contract_case import request, sleepers, unique_seconds
 from pytest_hermes.sandbox.labels import Owner
 from pytest_hermes.sandbox.local import LocalProvider, allowed_environment
 from pytest_hermes.sandbox.local_sandbox import LocalSandbox
@@ -429,6 +429,28 @@ def test_stopped_command_times_out(provider: LocalProvider) -> None:
         result = await sandbox.exec("kill -STOP $$", timeout_s=0.3)
         assert result.timed_out
         assert result.duration_s < 5
+
+    inside(provider, body)
+
+
+def test_slow_process_table_hides_no_subshell(provider: LocalProvider, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a command started at once is found by its age, however long looking takes on a busy machine."""
+    real = proctable.host_pid
+
+    def slow(inner_pid: int, *, namespace_of: int) -> int | None:
+        end = time.monotonic() + 0.2
+        while time.monotonic() < end:
+            found = real(inner_pid, namespace_of=namespace_of)
+        return found
+
+    monkeypatch.setattr(proctable, "host_pid", slow)
+
+    async def body(sandbox: LocalSandbox) -> None:
+        shell, seconds = ShellSession(sandbox), unique_seconds()
+        loop = f"( while :; do sleep {seconds} & sleep 20; kill $!; done ) & wait"
+        assert (await shell.run(loop, timeout_s=0.5)).timed_out
+        await shell.close()
+        assert await sleepers(sandbox, seconds) == 0
 
     inside(provider, body)
 
