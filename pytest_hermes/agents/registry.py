@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import functools
 import importlib
 import inspect
 from collections.abc import Callable
@@ -97,6 +98,7 @@ def _agent_of(name: str, factory: AgentFactory, context: AgentContext) -> Agent:
     return agent
 
 
+@functools.lru_cache(maxsize=64)
 def _takes_positional(factory: AgentFactory) -> bool:
     try:
         parameters = inspect.signature(factory).parameters.values()

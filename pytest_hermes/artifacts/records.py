@@ -55,7 +55,7 @@ def row_of(rollout: Rollout, run_id: str, worker: str) -> dict[str, Any]:
         "prompt": task.prompt,
         "messages": trajectory.messages,
         "tools": trajectory.tool_schemas,
-        "turn_records": [dataclasses.asdict(turn) for turn in trajectory.turns],
+        "turn_records": [{**vars(turn), "usage": vars(turn.usage)} for turn in trajectory.turns],
         "tool_errors": [dataclasses.asdict(error) for error in trajectory.tool_errors],
         "agent_error": trajectory.error,
         "traceback": rollout.traceback,

@@ -97,8 +97,13 @@ def _boot_id() -> str:
 
 
 def _pid_namespace() -> str:
+    return _pid_namespace_of(os.getpid())
+
+
+@functools.cache
+def _pid_namespace_of(pid: int) -> str:
     try:
-        return str(Path("/proc/self/ns/pid").readlink())
+        return os.readlink(f"/proc/{pid}/ns/pid")  # noqa: PTH115
     except OSError:
         return "unknown"
 
