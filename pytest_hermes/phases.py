@@ -87,6 +87,7 @@ class _Try:
         self.task, self.settings = job.task, job.settings
         self.limits = job.effective_limits()
         self.toolbox: Toolbox
+        self.stack = contextlib.AsyncExitStack()
         self.model: ChatModel | None = None
         self.stop_error: BaseException | None = None
         self.rollout = Rollout(
@@ -124,12 +125,11 @@ class _Try:
         """The task's sandbox, ready for the agent; removed afterwards under its own clock."""
         rollout = self.rollout
         allowed = (self.limits.provision_s or 0) + ((self.limits.build_s or 0) if self.task.sandbox.needs_image else 0)
-        stack = contextlib.AsyncExitStack()
         try:
             with rollout.clocks.running("provision"):
                 try:
                     async with asyncio.timeout(allowed) as clock:
-                        sandbox = await stack.enter_async_context(self.services.sandbox(self.job, self.limits))
+                        sandbox = await self.stack.enter_async_context(self.services.sandbox(self.job, self.limits))
                         rollout.sandbox = {
                             "backend": sandbox.backend,
                             "id": sandbox.id,
@@ -143,7 +143,7 @@ class _Try:
             yield sandbox
         finally:
             with rollout.clocks.running("teardown"):
-                await self.tear_down(stack)
+                await self.tear_down()
 
     async def set_up(self, sandbox: Sandbox) -> None:
         if self.task.files is not None:
@@ -153,9 +153,9 @@ class _Try:
 
             await wait_healthy(sandbox, self.task.sandbox.healthcheck)
 
-    async def tear_down(self, stack: contextlib.AsyncExitStack) -> None:
-        """Remove the sandbox, also while this rollout is being cancelled; a failure is noted, never raised."""
-        closing = asyncio.ensure_future(stack.aclose())
+    async def tear_down(self) -> None:
+        """End the tools and remove the sandbox, also while the rollout is being cancelled; failures are noted."""
+        closing = asyncio.ensure_future(self.stack.aclose())
         try:
             async with asyncio.timeout(self.limits.teardown_s):
                 await asyncio.shield(closing)
@@ -191,6 +191,7 @@ class _Try:
         )
         agent = make_agent(env.agent, context)
         self.toolbox = toolbox = self.services.toolbox(sandbox, job)
+        self.stack.push_async_callback(toolbox.state.aclose)
         rollout.trajectory = AgentResult(messages=[{"role": "user", "content": self.task.prompt}], stop_reason="error")
         try:
             with rollout.clocks.running("agent"):

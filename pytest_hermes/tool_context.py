@@ -256,7 +256,7 @@ class ToolContext:
             turn_budget_chars=_UNBOUNDED,
         )
         return number, Toolbox(
-            self.sandbox, None, settings=settings, output_window=OUTPUT_WINDOW, beside=self._agent_tools
+            self.sandbox, None, settings=settings, output_window=OUTPUT_WINDOW, state=self._agent_tools.state
         )
 
     def _wait(self, start: Callable[[], Coroutine[Any, Any, T]]) -> T:

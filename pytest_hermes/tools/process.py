@@ -266,7 +266,7 @@ printf '\\n@%s %s\\n' "$pid" "$d"
 
 
 async def _run(workspace: Workspace, arguments: Mapping[str, Any]) -> Result:
-    table = workspace.processes
+    table = workspace.state.processes
     action = arguments["action"]
     if action == "list":
         return await table.list(workspace)

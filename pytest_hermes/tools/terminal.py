@@ -22,7 +22,7 @@ async def _run(workspace: Workspace, arguments: Mapping[str, Any]) -> Result:
         )
     workdir = workspace.resolve(arguments["workdir"]) if arguments.get("workdir") else None
     if arguments["background"]:
-        return await workspace.processes.start(workspace, command, workdir)
+        return await workspace.state.processes.start(workspace, command, workdir)
     settings = workspace.settings
     timeout_s = arguments.get("timeout", settings.terminal_timeout_s)
     if timeout_s > settings.max_foreground_timeout_s:

@@ -48,13 +48,13 @@ async def _run(workspace: Workspace, arguments: Mapping[str, Any]) -> Result:
             if not item["id"].strip():
                 raise ToolFailure(f"todo: todos[{index}].id is empty. Give every item its own id.")
         if arguments["merge"]:
-            workspace.todos.merge(items)
+            workspace.state.todos.merge(items)
         else:
             for index, item in enumerate(items):
                 if "content" not in item:
                     raise ToolFailure(f"todo: todos[{index}] has no 'content'. Send it, or use merge=true to update.")
-            workspace.todos.replace([{"status": "pending", **item} for item in items])
-    return workspace.todos.view()
+            workspace.state.todos.replace([{"status": "pending", **item} for item in items])
+    return workspace.state.todos.view()
 
 
 _FIELDS = {

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from pytest_hermes.tools.toolbox import ToolSettings
     from pytest_hermes.tools.workspace import Workspace
 
 Schema = dict[str, Any]
@@ -39,6 +40,8 @@ class Tool:
     run: Callable[[Workspace, Mapping[str, Any]], Awaitable[Result]]
     accepts: Schema | None = None
     """What calls are held to, where that is laxer than the `parameters` shown."""
+    unavailable: Callable[[ToolSettings], str | None] | None = None
+    """Why the tool cannot work with these settings on this machine (a missing key or package), or None."""
     reads_only: bool = False
     """True: calls of one turn may run at the same time as other `reads_only` ones."""
     pages_itself: bool = False

@@ -13,10 +13,11 @@ from pytest_hermes.errors import SandboxKilled, SandboxLost
 from pytest_hermes.tools.arguments import parse_arguments, validate
 from pytest_hermes.tools.budget import ResultBudget
 from pytest_hermes.tools.files import PATCH, READ_FILE, WRITE_FILE
-from pytest_hermes.tools.process import PROCESS, ProcessTable
+from pytest_hermes.tools.process import PROCESS
 from pytest_hermes.tools.search import SEARCH_FILES
+from pytest_hermes.tools.state import RolloutState
 from pytest_hermes.tools.terminal import OUTPUT_WINDOW_CHARS, TERMINAL
-from pytest_hermes.tools.todo import TODO, TodoList
+from pytest_hermes.tools.todo import TODO
 from pytest_hermes.tools.tool import Result, Tool, ToolFailure
 from pytest_hermes.tools.toolsets import resolve_toolsets
 from pytest_hermes.tools.workspace import Workspace
@@ -63,7 +64,8 @@ class ToolCallRecord:
 class Toolbox:
     """The enabled tools over one sandbox. Lives on the engine's loop; shells start when first needed.
 
-    `schemas` are OpenAI function schemas, `names` the names a model may call, `calls` what it has called.
+    `schemas` are OpenAI function schemas, `names` the names a model may call, `calls` what it has called. `state` is
+    what the rollout's tools share; whoever made the first toolbox closes it at the rollout's end.
     Raises ConfigurationError for an unknown tool set.
     """
 
@@ -75,7 +77,7 @@ class Toolbox:
         settings: ToolSettings = ToolSettings(),
         disabled_toolsets: Sequence[str] = (),
         output_window: int = OUTPUT_WINDOW_CHARS,
-        beside: Toolbox | None = None,
+        state: RolloutState | None = None,
     ) -> None:
         self._tools = {name: TOOLS[name] for name in resolve_toolsets(toolsets, disabled_toolsets)}
         self.schemas: list[dict[str, Any]] = [tool.schema for tool in self._tools.values()]
@@ -85,9 +87,8 @@ class Toolbox:
         self.settings = settings
         pinned = frozenset(name for name, tool in self._tools.items() if tool.pages_itself)
         self._budget = ResultBudget(settings, pinned)
-        processes = beside.workspace.processes if beside else ProcessTable()
-        todos = beside.workspace.todos if beside else TodoList()
-        self.workspace: Workspace = Workspace(sandbox, settings, processes, todos, output_window)
+        self.state = state or RolloutState()
+        self.workspace: Workspace = Workspace(sandbox, settings, self.state, output_window)
         self.workspace.page_chars = min(self.workspace.page_chars, self._budget.result_chars)
 
     async def call(self, name: str, arguments: str | Mapping[str, Any] | None, *, call_id: str | None = None) -> str:

@@ -19,8 +19,7 @@ from pytest_hermes.tools.tool import ToolFailure
 if TYPE_CHECKING:
     from pytest_hermes.sandbox.protocol import Sandbox
     from pytest_hermes.sandbox.shell import ShellResult, ShellSession
-    from pytest_hermes.tools.process import ProcessTable
-    from pytest_hermes.tools.todo import TodoList
+    from pytest_hermes.tools.state import RolloutState
     from pytest_hermes.tools.toolbox import ToolSettings
 
 CONTROL_TIMEOUT_S = 60.0
@@ -40,13 +39,10 @@ class Written:
 class Workspace:
     """See the module docstring. One per toolbox; lives on the engine's loop."""
 
-    def __init__(
-        self, sandbox: Sandbox, settings: ToolSettings, processes: ProcessTable, todos: TodoList, output_window: int
-    ) -> None:
+    def __init__(self, sandbox: Sandbox, settings: ToolSettings, state: RolloutState, output_window: int) -> None:
         self.sandbox = sandbox
         self.settings = settings
-        self.processes = processes
-        self.todos = todos
+        self.state = state
         self.output_window = output_window
         """Characters of a command's output that `terminal` returns at most."""
         self.page_chars = 100_000
