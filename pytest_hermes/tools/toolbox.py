@@ -12,22 +12,15 @@ from typing import TYPE_CHECKING, Any
 from pytest_hermes.errors import SandboxKilled, SandboxLost
 from pytest_hermes.tools.arguments import parse_arguments, validate
 from pytest_hermes.tools.budget import ResultBudget
-from pytest_hermes.tools.files import PATCH, READ_FILE, WRITE_FILE
-from pytest_hermes.tools.process import PROCESS
-from pytest_hermes.tools.search import SEARCH_FILES
+from pytest_hermes.tools.registry import TOOLS
 from pytest_hermes.tools.state import RolloutState
-from pytest_hermes.tools.terminal import OUTPUT_WINDOW_CHARS, TERMINAL
-from pytest_hermes.tools.todo import TODO
-from pytest_hermes.tools.tool import Result, Tool, ToolFailure
+from pytest_hermes.tools.terminal import OUTPUT_WINDOW_CHARS
+from pytest_hermes.tools.tool import Result, ToolFailure
 from pytest_hermes.tools.toolsets import resolve_toolsets
 from pytest_hermes.tools.workspace import Workspace
 
 if TYPE_CHECKING:
     from pytest_hermes.sandbox.protocol import Sandbox
-
-TOOLS: Mapping[str, Tool] = {
-    tool.name: tool for tool in (TERMINAL, PROCESS, READ_FILE, WRITE_FILE, PATCH, SEARCH_FILES, TODO)
-}
 
 _log = logging.getLogger(__name__)
 

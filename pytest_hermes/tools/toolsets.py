@@ -1,28 +1,36 @@
-"""Tool sets: names for groups of tools. `TOOLSETS` is the one table that options and configuration derive from."""
+"""From the names that a user chose (tool sets, composed sets, single tools) to the tools of a rollout."""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from pytest_hermes.errors import ConfigurationError
-
-TOOLSETS: Mapping[str, tuple[str, ...]] = {
-    "terminal": ("terminal", "process"),
-    "file": ("read_file", "write_file", "patch", "search_files"),
-    "todo": ("todo",),
-}
+from pytest_hermes.tools.registry import BUILTIN, COMPOSED, DEFAULT_TOOLSETS, TOOLSETS
 
 
 def resolve_toolsets(enabled: Sequence[str] | None, disabled: Sequence[str] = ()) -> list[str]:
-    """Names of the tools in the enabled sets minus those in the disabled ones, in the order of `TOOLSETS`.
+    """Names of the tools that `enabled` means minus those of `disabled`, in the order of the registry.
 
-    `None` enables every set. Raises ConfigurationError for an unknown set, with the closest known name.
+    `None` means `DEFAULT_TOOLSETS`. Raises ConfigurationError for an unknown name, with the closest known one.
     """
-    for name in (*(enabled or ()), *disabled):
-        if name not in TOOLSETS:
-            close = difflib.get_close_matches(str(name), TOOLSETS, n=1)
-            hint = f" Did you mean '{close[0]}'?" if close else ""
-            raise ConfigurationError(f"Unknown tool set {name!r}.{hint} Known: {', '.join(TOOLSETS)}.")
-    chosen = [name for name in TOOLSETS if (enabled is None or name in enabled) and name not in disabled]
-    return [tool for name in chosen for tool in TOOLSETS[name]]
+    chosen = {tool for name in (DEFAULT_TOOLSETS if enabled is None else enabled) for tool in tools_of(name)}
+    for name in disabled:
+        chosen -= tools_of(name)
+    return [tool for tool in BUILTIN if tool in chosen]
+
+
+def tools_of(name: str) -> set[str]:
+    """The tools of a set, of a composed set, or the tool itself. Raises ConfigurationError for an unknown name."""
+    if name in TOOLSETS:
+        return set(TOOLSETS[name])
+    if name in COMPOSED:
+        return {
+            tool for member in COMPOSED[name] if member in TOOLSETS or member in BUILTIN for tool in tools_of(member)
+        }
+    if name in BUILTIN:
+        return {name}
+    known = [*TOOLSETS, *COMPOSED]
+    close = difflib.get_close_matches(str(name), [*known, *BUILTIN], n=1)
+    hint = f" Did you mean '{close[0]}'?" if close else ""
+    raise ConfigurationError(f"Unknown tool set {name!r}.{hint} Known: {', '.join(known)}.")

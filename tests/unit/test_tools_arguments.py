@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from pytest_hermes.errors import ConfigurationError
 from pytest_hermes.tools.arguments import parse_arguments, validate
+from pytest_hermes.tools.registry import TOOLS, TOOLSETS
 from pytest_hermes.tools.tool import ToolFailure, boolean, integer, object_schema, string
-from pytest_hermes.tools.toolbox import TOOLS
-from pytest_hermes.tools.toolsets import TOOLSETS, resolve_toolsets
+from pytest_hermes.tools.toolsets import resolve_toolsets
 
 SCHEMA = object_schema(
     ["command"],
@@ -101,14 +101,15 @@ def test_any_object_is_either_fitted_to_the_schema_or_refused(name: str, argumen
     except ToolFailure as failure:
         assert str(failure)
         return
-    kinds = {"string": str, "integer": int, "boolean": bool, "array": list}
+    kinds = {"string": str, "integer": int, "boolean": bool, "array": list, "object": dict, "number": (int, float)}
     for key, value in values.items():
         assert isinstance(value, kinds[tool.parameters["properties"][key]["type"]])
 
 
 def test_tool_sets_resolve_to_tools() -> None:
     assert resolve_toolsets(["terminal"]) == ["terminal", "process"]
-    assert resolve_toolsets(None) == list(TOOLS)
+    files = ["read_file", "write_file", "patch", "search_files"]
+    assert resolve_toolsets(None) == ["terminal", "process", *files, "todo"]
     assert resolve_toolsets(["file", "terminal"], ["file"]) == ["terminal", "process"]
     assert {tool for tools in TOOLSETS.values() for tool in tools} == set(TOOLS)
 
@@ -166,7 +167,7 @@ HERMES_PARAMETERS = {
 }
 
 
-@pytest.mark.parametrize("name", sorted(TOOLS))
+@pytest.mark.parametrize("name", sorted({*HERMES_PARAMETERS, *resolve_toolsets(None)}))
 def test_schemas_have_the_parameters_that_hermes_agents_know(name: str) -> None:
     types, required = HERMES_PARAMETERS[name]
     parameters = TOOLS[name].schema["function"]["parameters"]
@@ -176,4 +177,4 @@ def test_schemas_have_the_parameters_that_hermes_agents_know(name: str) -> None:
 
 
 def test_schemas_cost_less_than_half_of_what_hermes_sends() -> None:
-    assert len(json.dumps([TOOLS[name].schema for name in TOOLS])) < 8_000
+    assert len(json.dumps([TOOLS[name].schema for name in resolve_toolsets(None)])) < 8_000
