@@ -211,6 +211,7 @@ if [ ! -e "$p" ]; then
   if payload >"$t" && mv "$t" "$p"; then printf '\\n@ok %s\\n%s\\n' $made "$p"; exit; fi
   rm -f "$t"; printf '\\n@failed\\n'; exit
 fi
+if [ -p "$p" ] || [ -S "$p" ]; then echo "it is a pipe or socket; use terminal"; printf '\\n@failed\\n'; exit; fi
 if [ ! -w "$p" ]; then echo "permission denied"; printf '\\n@failed\\n'; exit; fi
 if [ -f "$p" ] && [ -w "${d:-/}" ] && { [ -O "$p" ] || [ "$(id -u)" = 0 ]; } && [ "$(stat -c %h "$p")" = 1 ]; then
   t=$d/@BESIDE@

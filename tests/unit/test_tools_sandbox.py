@@ -308,6 +308,8 @@ def test_writing_keeps_mode_and_follows_links(desk: Desk) -> None:
         "751\n2\nhard\nlink\ns.sh\n"
     )
     assert "it is a directory" in desk("write_file", path=".", content="")["error"]
+    desk("terminal", command="mkfifo queue")
+    assert "pipe or socket" in desk("write_file", path="queue", content="x")["error"]
     assert "could not be written" in desk("write_file", path="s.sh/x", content="")["error"]
     assert "could not be written" in desk("write_file", path="/proc/x/y", content="")["error"]
 
