@@ -45,7 +45,7 @@ class Verification:
     sandbox: Sandbox
     """Asynchronous, on the engine's loop: for `async def` verifiers."""
     ctx: ToolContext
-    """Synchronous: for plain verifiers, which run in a thread."""
+    """Synchronous, also in an `async def`: its calls wait there as an `await` does, and the loop goes on."""
     trajectory: AgentResult
     timeout_s: float
     """The verifier's clock; the engine enforces it."""

@@ -22,6 +22,7 @@ from pytest_hermes import limits as limits_module
 from pytest_hermes.agents.protocol import AgentContext
 from pytest_hermes.agents.result import AgentResult
 from pytest_hermes.benchmark import Verdict, Verification, Verifier, as_verdict, is_asynchronous
+from pytest_hermes.bridge import drive
 from pytest_hermes.errors import (
     AgentError,
     AgentTimeout,
@@ -291,10 +292,12 @@ class _Try:
         try:
             async with asyncio.timeout(seconds + margin) as clock:
                 if is_asynchronous(verifier):
-                    result: Any = await verifier(verification)  # type: ignore[misc]
+                    result: Any = await drive(verifier(verification))  # type: ignore[arg-type]
                 else:
                     result = await in_thread(verifier, verification)
             return as_verdict(result)
+                    if isinstance(result, Coroutine):  # of a plain function around an asynchronous one
+                        result = await drive(result)
         except HermesError:
             raise
         except (AssertionError, pytest.fail.Exception) as error:

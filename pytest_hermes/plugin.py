@@ -103,9 +103,10 @@ def pytest_runtest_setup(item: pytest.Item) -> Generator[None, Any, Any]:
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
     if _session(item.config).job(item) is None:
         return (yield)
+    from pytest_hermes.bridge import driven_body
     from pytest_hermes.reporting import phase_clock
 
-    with phase_clock(item):
+    with phase_clock(item), driven_body(item):
         return (yield)
 
 

@@ -1,16 +1,17 @@
 """The synchronous face of a rollout's sandbox: what verifiers, test bodies and reward functions call.
 
-Methods and result keys are those of hermes environments. Every call runs on the engine's loop in another thread and
-waits for its end; calls from many threads at once run side by side. The tools here are fresh ones over the same
-sandbox: files and processes of the agent are there, its shell state (cwd, variables, functions, PATH) is not. Results
-are whole (1 MB of a command's output) and never stored in the sandbox. A lost sandbox is raised; what goes wrong with
-files in a living one is in the result.
+Methods and result keys are those of hermes environments. Every call runs on the engine's loop and waits for its end: a
+thread blocks, a coroutine that is driven (`bridge`) waits as in an `await`. Calls at once run side by side. The tools
+here are fresh ones over the same sandbox: files and processes of the agent are there, its shell state (cwd, variables,
+functions, PATH) is not. Results are whole (1 MB of a command's output) and never stored in the sandbox. A lost sandbox
+is raised; what goes wrong with files in a living one is in the result.
 """
 
 from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import dataclasses
 import io
 import json
 import os
@@ -21,9 +22,11 @@ from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from pytest_hermes import bridge
 from pytest_hermes.errors import SandboxError, SandboxLost, TransferError
 from pytest_hermes.tools.terminal import run_command
-from pytest_hermes.tools.toolbox import Toolbox, ToolSettings
+from pytest_hermes.tools.toolbox import Toolbox
+from pytest_hermes.tools.toolsets import Selection
 
 if TYPE_CHECKING:
     from pytest_hermes.sandbox.protocol import Sandbox
@@ -250,32 +253,48 @@ class ToolContext:
                 return oldest
             self._made += 1
             number = self._made
-        settings = ToolSettings(
-            terminal_timeout_s=self._agent_tools.settings.terminal_timeout_s,
+        settings = dataclasses.replace(
+            self._agent_tools.settings,
             default_result_size_chars=_UNBOUNDED,
             turn_budget_chars=_UNBOUNDED,
+            tool_result_overrides={},
+            context_window_tokens=None,
         )
         return number, Toolbox(
-            self.sandbox, None, settings=settings, output_window=OUTPUT_WINDOW, state=self._agent_tools.state
+            self.sandbox,
+            Selection((), (), own=self._agent_tools.selection.own),
+            settings=settings,
+            output_window=OUTPUT_WINDOW,
+            state=self._agent_tools.state,
+            answers_all=True,
         )
 
     def _wait(self, start: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """The result of a coroutine run on the engine's loop. An exception that strikes this thread while it waits
-        (KeyboardInterrupt, an alarm) cancels the coroutine, which ends the remote command."""
+        """The result of a coroutine run on the engine's loop. An exception that strikes this thread or task while it
+        waits (KeyboardInterrupt, an alarm, a cancellation) cancels the coroutine, which ends the remote command."""
+        if self._loop.is_closed() or not self._loop.is_running():
+            raise RuntimeError("ToolContext was used after its rollout's engine had stopped.")
+        if bridge.is_driven():
+            return bridge.wait(lambda: self._future(start))
         try:
             running = asyncio.get_running_loop()
         except RuntimeError:
             running = None
         if running is self._loop:
             raise RuntimeError(
-                "ToolContext is synchronous and was called on the engine's own event loop, which it would block for "
-                "ever. Call it from a thread (await asyncio.to_thread(...)), or await the toolbox or sandbox instead."
+                "ToolContext is synchronous and was called on the engine's own event loop from a callback or a task "
+                "that no verifier started, so it would block that loop for ever. Call it in the verifier's coroutine, "
+                "from a thread (await asyncio.to_thread(...)), or await the toolbox or sandbox instead."
             )
-        if self._loop.is_closed() or not self._loop.is_running():
-            raise RuntimeError("ToolContext was used after its rollout's engine had stopped.")
         future: concurrent.futures.Future[T] = asyncio.run_coroutine_threadsafe(start(), self._loop)
         try:
             return future.result()
         except BaseException:
             future.cancel()
             raise
+
+    def _future(self, start: Callable[[], Coroutine[Any, Any, T]]) -> asyncio.Future[T]:
+        """The coroutine at work on the engine's loop, as a future of the running one."""
+        if asyncio.get_running_loop() is self._loop:
+            return self._loop.create_task(start())
+        return asyncio.wrap_future(asyncio.run_coroutine_threadsafe(start(), self._loop))
