@@ -50,6 +50,10 @@ class EnvSettings:
     preview_size_chars: int = setting(1_500, "characters shown of a result that went to a file")
     tool_result_overrides: dict[str, int] | None = setting(None, "result size by tool name (read_file is never cut)")
     context_window: int | None = setting(None, "the model's context window in tokens; scales the result budgets")
+    web_backend: str | None = setting(
+        None, "service of web_search: tavily, exa, firecrawl, searxng, brave; unset: the first whose key is set"
+    )
+    allow_private_urls: bool = setting(False, "let web and browser tools contact private addresses, loopback included")
     history_keep_rounds: int | None = setting(None, "rounds of the conversation that are sent; unset: all")
     dataset_name: str | None = setting(None, "hub data set of a benchmark that reads one", later=True)
     dataset_split: str = setting("train", "split of that data set", later=True)

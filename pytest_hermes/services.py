@@ -261,6 +261,8 @@ def tool_settings(settings: Settings) -> ToolSettings:
         tool_result_overrides=env.tool_result_overrides or {},
         context_window_tokens=env.context_window,
         tool_pool_size=env.tool_pool_size,
+        web_backend=env.web_backend,
+        allow_private_urls=env.allow_private_urls,
     )
 
 

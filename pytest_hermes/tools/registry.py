@@ -21,6 +21,8 @@ BUILTIN: Mapping[str, str] = {
     "patch": "files:PATCH",
     "search_files": "search:SEARCH_FILES",
     "todo": "todo:TODO",
+    "web_search": "web.tools:WEB_SEARCH",
+    "web_extract": "web.tools:WEB_EXTRACT",
 }
 """Where each tool is: `module:ATTRIBUTE` below `pytest_hermes.tools`."""
 
@@ -28,6 +30,7 @@ TOOLSETS: Mapping[str, tuple[str, ...]] = {
     "terminal": ("terminal", "process"),
     "file": ("read_file", "write_file", "patch", "search_files"),
     "todo": ("todo",),
+    "web": ("web_search", "web_extract"),
 }
 """Tools by set. A tool may stand in several sets; the first one that has it is its home."""
 

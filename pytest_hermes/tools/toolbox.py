@@ -40,6 +40,8 @@ class ToolSettings:
     tool_result_overrides: Mapping[str, int] = dataclasses.field(default_factory=dict)
     context_window_tokens: int | None = None
     tool_pool_size: int = 128
+    web_backend: str | None = None
+    allow_private_urls: bool = False
 
 
 @dataclasses.dataclass(frozen=True)

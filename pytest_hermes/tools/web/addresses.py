@@ -115,7 +115,7 @@ async def check_host(host: str, port: int, *, allow_private: bool, lookup: Looku
             raise ToolFailure(f"{host}: no address found ({error.strerror or error}). Check the spelling.") from None
         if not allow_private:
             reasons = (forbidden(found) for found in addresses)
-            reason = next((f"{host} leads to {found}" for found in reasons if found), None)
+            reason = next((f"{host}: {found}" for found in reasons if found), None)
     if reason is not None:
         raise ToolFailure(
             f"Refused: {reason}; only public addresses may be contacted (env.allow_private_urls is false)."
