@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from pytest_hermes.rollout import Rollout
     from pytest_hermes.task import DirectoryFiles, InlineFiles, SandboxSpec, Script, Task
     from pytest_hermes.tool_context import ToolContext
+    from pytest_hermes.tools.own import tool
+    from pytest_hermes.tools.tool import ToolFailure
+    from pytest_hermes.tools.workspace import Workspace
     from pytest_hermes.verification import run_test_script
 
 __version__ = "0.1.0"
@@ -36,10 +39,13 @@ _HOMES = {
     "Task": "task",
     "TaskFailed": "failures",
     "ToolContext": "tool_context",
+    "ToolFailure": "tools.tool",
     "Verdict": "benchmark",
     "Verification": "benchmark",
+    "Workspace": "tools.workspace",
     "load_tasks": "datasets.harbor",
     "run_test_script": "verification",
+    "tool": "tools.own",
 }
 
 __all__ = [
@@ -56,11 +62,14 @@ __all__ = [
     "Task",
     "TaskFailed",
     "ToolContext",
+    "ToolFailure",
     "Verdict",
     "Verification",
+    "Workspace",
     "__version__",
     "load_tasks",
     "run_test_script",
+    "tool",
 ]
 
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from pytest_hermes.agents.result import AgentResult
     from pytest_hermes.sandbox.protocol import Sandbox
     from pytest_hermes.tool_context import ToolContext
+    from pytest_hermes.tools.tool import Tool
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -64,8 +65,9 @@ class Benchmark:
     `tasks` is a list, or a function of the settings. `verify` gets a `Verification`; an `async def` runs on the
     engine's loop, a plain function in a thread; it returns a reward, a bool, a mapping of components with `reward`, or
     a `Verdict`. A rollout passes from `pass_threshold`. `defaults` is a settings YAML (a path) or mapping. `limits` are
-    for tasks that declare none. `toolsets` is what the agent gets unless the settings say otherwise. `parallel_tools`
-    False makes calls of one turn run strictly in order.
+    for tasks that declare none. `toolsets` is what the agent gets unless the settings say otherwise; `tools` are
+    the benchmark's own (functions, see `tool`), which it gets besides. `parallel_tools` False makes calls of one turn
+    run strictly in order.
     """
 
     def __init__(
@@ -78,6 +80,7 @@ class Benchmark:
         defaults: Path | Mapping[str, Any] | None = None,
         limits: Limits = Limits(),
         toolsets: Sequence[str] = ("terminal", "file"),
+        tools: Sequence[Any] = (),
         parallel_tools: bool = True,
     ) -> None:
         self.name = name
@@ -86,6 +89,11 @@ class Benchmark:
         self.defaults = defaults
         self.limits = limits
         self.toolsets = tuple(toolsets)
+        self.tools: tuple[Tool, ...] = ()
+        if tools:
+            from pytest_hermes.tools.own import own_tools
+
+            self.tools = own_tools(tools, f"benchmark {name}")
         self.parallel_tools = parallel_tools
         self._tasks = tasks
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from _pytest.skipping import evaluate_skip_marks, evaluate_xfail_marks
@@ -14,9 +14,12 @@ from pytest_hermes.config import Settings, hint
 from pytest_hermes.errors import ConfigurationError
 from pytest_hermes.job import Job
 from pytest_hermes.limits import Limits
+from pytest_hermes.names import check_tools
 from pytest_hermes.stash import job_key
 from pytest_hermes.task import FileTree, InlineFiles, SandboxSpec, Script, Task, slug
-from pytest_hermes.tools.toolsets import resolve_toolsets
+
+if TYPE_CHECKING:
+    from pytest_hermes.tools.tool import Tool
 
 JOB_FIXTURE = "_hermes_job"
 """Every fixture of ours asks for this one; benchmarks parametrise it."""
@@ -52,6 +55,7 @@ def _parametrize(metafunc: pytest.Metafunc, mark: pytest.Mark, settings_for: Any
     attempts = settings.env.attempts
     if benchmark is None:
         task_of_mark(metafunc.definition, mark)
+        check_tools(settings, mark.kwargs.get("toolsets"), _tools_of_mark(metafunc.definition, mark))
         if attempts > 1:
             parameters = [TaskAttempt(None, attempt) for attempt in range(1, attempts + 1)]
             metafunc.parametrize(JOB_FIXTURE, parameters, ids=[str(p.attempt) for p in parameters], indirect=True)
@@ -113,6 +117,7 @@ def job_of(item: pytest.Item, settings_for: Any) -> Job | None:
             settings=settings,
             verify=None,
             toolsets=None if toolsets is None else tuple(toolsets),
+            tools=_tools_of_mark(item, mark),
             agent_cap_s=cap,
         )
     else:
@@ -127,6 +132,7 @@ def job_of(item: pytest.Item, settings_for: Any) -> Job | None:
             verify=benchmark.verify,
             pass_threshold=benchmark.pass_threshold if threshold is None else threshold,
             toolsets=benchmark.toolsets,
+            tools=benchmark.tools,
             limits=benchmark.limits,
             agent_cap_s=cap,
         )
@@ -168,6 +174,7 @@ MARK_FIELDS: dict[str, type | tuple[type, ...]] = {
     "workdir": str,
     "network": bool,
     "toolsets": (list, tuple),
+    "tools": (list, tuple),
     "files": object,
     "solution": str,
     "script": (list, tuple),
@@ -177,6 +184,14 @@ MARK_FIELDS: dict[str, type | tuple[type, ...]] = {
     "tags": (list, tuple),
 }
 """Arguments of the `hermes` mark that describe a task, and their types; docs/writing-benchmarks.md explains them."""
+
+
+def _tools_of_mark(node: pytest.Item, mark: pytest.Mark) -> tuple[Tool, ...]:
+    if not mark.kwargs.get("tools"):
+        return ()
+    from pytest_hermes.tools.own import own_tools
+
+    return own_tools(mark.kwargs["tools"], f"{node.nodeid}: mark hermes")
 
 
 def task_of_mark(node: pytest.Item, mark: pytest.Mark) -> Task:
@@ -190,7 +205,6 @@ def task_of_mark(node: pytest.Item, mark: pytest.Mark) -> Task:
             raise ConfigurationError(f"{where}: unknown argument {name!r}{hint(name, MARK_FIELDS)}")
         if not isinstance(value, MARK_FIELDS[name]):
             raise ConfigurationError(f"{where}: {name}={value!r} is of type {type(value).__name__}")
-    resolve_toolsets(given.get("toolsets"))
     if not given.get("prompt"):
         raise ConfigurationError(f"{where}: needs prompt=... (or use @benchmark.parametrize)")
     spec = given.get("sandbox") or SandboxSpec(

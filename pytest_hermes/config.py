@@ -30,9 +30,13 @@ class EnvSettings:
     """The `env:` section."""
 
     enabled_toolsets: list[str] | None = setting(
-        None, "tool sets the agent gets; unset: the benchmark's own, else every tool set that works here"
+        None, "tool sets (or single tools) the agent gets; unset: the benchmark's own, else terminal, file and todo"
     )
-    disabled_toolsets: list[str] | None = setting(None, "tool sets taken away from that")
+    disabled_toolsets: list[str] | None = setting(None, "tool sets (or single tools) taken away from that")
+    distribution: str | None = setting(
+        None, "draw each task's tool sets by these probabilities instead; unsets `enabled_toolsets` of earlier layers"
+    )
+    seed: int = setting(0, "seed of what is drawn at random: the tool sets of a distribution")
     max_agent_turns: int = setting(30, "model calls per rollout at most; a task's own limit wins")
     system_prompt: str | None = setting(None, "system message before the task's prompt")
     agent_temperature: float | None = setting(None, "sampling temperature; unset: the endpoint's default")
@@ -113,7 +117,7 @@ ATROPOS_FIELDS = frozenset(
         *("ensure_scores_are_not_same", "data_path_to_save_groups", "data_dir_to_save_evals"),
         *("min_items_sent_before_logging", "include_messages", "min_batch_allocation", "worker_timeout"),
         *("thinking_mode", "reasoning_effort", "max_reasoning_tokens", "custom_thinking_prompt"),
-        *("eval_concurrency", "max_concurrent_tasks", "distribution"),
+        *("eval_concurrency", "max_concurrent_tasks"),
     )
 )
 """Fields of RL configurations that may stand in the same YAML; evaluation under pytest does not read them."""
@@ -149,8 +153,19 @@ class Settings:
                         f"{origin}: unknown setting {section}.{name}{hint(str(name), [*known, *ATROPOS_FIELDS])}"
                     )
                 changes[name] = _typed(value, types_by_name[name], f"{origin}: {section}.{name}")
+            if section == "env":
+                changes |= _one_choice_of_tools(changes, origin)
             result = dataclasses.replace(result, **{section: dataclasses.replace(getattr(result, section), **changes)})
         return result
+
+
+def _one_choice_of_tools(changes: Mapping[str, Any], origin: str) -> dict[str, None]:
+    """What a layer's `enabled_toolsets` or `distribution` unsets of earlier layers. A layer with both is refused."""
+    pair = ("enabled_toolsets", "distribution")
+    given = [name for name in pair if changes.get(name) is not None]
+    if len(given) == 2:
+        raise ConfigurationError(f"{origin}: env.enabled_toolsets and env.distribution exclude each other")
+    return {name: None for name in pair if given and name not in given}
 
 
 def hint(name: str, known: Iterable[str]) -> str:

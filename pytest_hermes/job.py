@@ -15,6 +15,7 @@ from pytest_hermes.task import Task
 if TYPE_CHECKING:
     from pytest_hermes.rollout import Rollout
     from pytest_hermes.tool_context import ToolContext
+    from pytest_hermes.tools.tool import Tool
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,6 +31,9 @@ class Job:
     """None: the test body judges, through the rollout's `BodyGate`."""
     pass_threshold: float = 1.0
     toolsets: tuple[str, ...] | None = None
+    """What the benchmark or mark chooses; the settings may say otherwise."""
+    tools: tuple[Tool, ...] = ()
+    """The benchmark's or mark's own tools, on top of what is chosen."""
     limits: Limits = Limits()
     """The benchmark's limits, for tasks that declare none."""
     agent_cap_s: float | None = None

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from pytest_hermes.agent_tools import agent_tools
 from pytest_hermes.agents.registry import agent_needs_model
 from pytest_hermes.outcome import Policies
 from pytest_hermes.sandbox.registry import check_backend
-from pytest_hermes.tools.toolsets import resolve_toolsets
 
 if TYPE_CHECKING:
     from pytest_hermes.benchmark import Benchmark
     from pytest_hermes.config import Settings
+    from pytest_hermes.tools.tool import Tool
 
 NO_MODEL = (
     "no model: give --model=NAME (with --hermes-base-url=URL for an endpoint of your own), --model=scripted, "
@@ -25,10 +27,17 @@ def check_names(settings: Settings, benchmark: Benchmark | None) -> None:
     check_backend(env.terminal_backend)
     agent_needs_model(env.agent)
     Policies(env.error_policy)
-    enabled = env.enabled_toolsets
-    if enabled is None and benchmark is not None:
-        enabled = list(benchmark.toolsets)
-    resolve_toolsets(enabled, env.disabled_toolsets or ())
+    if benchmark is not None:
+        check_tools(settings, benchmark.toolsets, benchmark.tools)
+    else:
+        check_tools(settings, None)
+
+
+def check_tools(settings: Settings, toolsets: Sequence[str] | None, own: Sequence[Tool] = ()) -> None:
+    """Raise ConfigurationError for a tool set or distribution that is unknown or cannot work on this machine."""
+    from pytest_hermes.services import tool_settings
+
+    agent_tools(settings, tool_settings(settings), toolsets, own, benchmark="", task_id="")
 
 
 def check_endpoint(settings: Settings) -> None:

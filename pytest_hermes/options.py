@@ -35,6 +35,7 @@ MODEL = [
     Option("--hermes-temperature", "env.agent_temperature", "sampling temperature", float),
     Option("--hermes-toolsets", "env.enabled_toolsets", "tool sets the agent gets, comma separated", metavar="A,B"),
     Option("--hermes-disable-toolsets", "env.disabled_toolsets", "tool sets taken away from that", metavar="A,B"),
+    Option("--hermes-distribution", "env.distribution", "draw each task's tool sets at random instead", metavar="NAME"),
 ]
 TASKS = [
     Option("--hermes-tasks", "env.tasks_dir", "directory of Harbor-format tasks", metavar="DIR"),
@@ -122,6 +123,7 @@ def run_root(config: pytest.Config) -> Path:
 def resolve_settings(config: pytest.Config, defaults: dict[str, Any] | None, origin: str) -> Settings:
     """The settings of one benchmark, all layers merged. Raises ConfigurationError."""
     from pytest_hermes.config import Settings, load_yaml, parse_assignment
+    from pytest_hermes.errors import ConfigurationError
 
     settings = Settings()
     if defaults:
@@ -142,6 +144,8 @@ def resolve_settings(config: pytest.Config, defaults: dict[str, Any] | None, ori
                 settings = settings.updated({"openai": {name: value}}, f"ini key hermes_{field}")
     if (model := config.getoption("hermes_model")) is not None:
         settings = settings.updated({"openai": {"model_name": model}}, "--model")
+    if config.getoption("hermes_toolsets") is not None and config.getoption("hermes_distribution") is not None:
+        raise ConfigurationError("--hermes-toolsets and --hermes-distribution exclude each other: give one of them")
     for options in GROUPS:
         for option in options:
             value = config.getoption(option.dest)

@@ -192,6 +192,7 @@ class _Try:
         )
         agent = make_agent(env.agent, context)
         self.toolbox = toolbox = self.services.toolbox(sandbox, job)
+        rollout.toolsets = toolbox.selection.record()
         self.stack.push_async_callback(toolbox.state.aclose)
         rollout.trajectory = AgentResult(messages=[{"role": "user", "content": self.task.prompt}], stop_reason="error")
         try:
@@ -295,9 +296,9 @@ class _Try:
                     result: Any = await drive(verifier(verification))  # type: ignore[arg-type]
                 else:
                     result = await in_thread(verifier, verification)
-            return as_verdict(result)
                     if isinstance(result, Coroutine):  # of a plain function around an asynchronous one
                         result = await drive(result)
+            return as_verdict(result)
         except HermesError:
             raise
         except (AssertionError, pytest.fail.Exception) as error:

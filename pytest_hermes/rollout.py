@@ -56,6 +56,8 @@ class Rollout:
     verifier: dict[str, Any] | None = None
     """Of the record: output tail, exit code, evidence, load average while it ran, runs."""
     trajectory: AgentResult = dataclasses.field(default_factory=lambda: AgentResult(messages=[]))
+    toolsets: dict[str, Any] = dataclasses.field(default_factory=dict)
+    """Of the record: the agent's tool sets, the distribution they were drawn from, and what was left out and why."""
     sandbox: dict[str, Any] = dataclasses.field(default_factory=dict)
     clocks: Clocks = dataclasses.field(default_factory=Clocks)
     started: float = 0.0

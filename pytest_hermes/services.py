@@ -14,6 +14,7 @@ from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pytest_hermes.agent_tools import agent_tools
 from pytest_hermes.agents.registry import agent_needs_model
 from pytest_hermes.artifacts.run_directory import RunDirectory
 from pytest_hermes.config import Settings
@@ -181,11 +182,11 @@ class Services:
 
     def toolbox(self, sandbox: Sandbox, job: Job) -> Toolbox:
         """The agent's tools."""
-        env = job.settings.env
-        enabled = env.enabled_toolsets if env.enabled_toolsets is not None else job.toolsets
-        return Toolbox(
-            sandbox, enabled, settings=tool_settings(job.settings), disabled_toolsets=env.disabled_toolsets or ()
+        settings = tool_settings(job.settings)
+        selection = agent_tools(
+            job.settings, settings, job.toolsets, job.tools, benchmark=job.benchmark, task_id=job.task.id
         )
+        return Toolbox(sandbox, selection, settings=settings)
 
     def tool_context(self, sandbox: Sandbox, toolbox: Toolbox, task: Task) -> ToolContext:
         """The verifier's synchronous tools: every tool set, whatever the agent had, in a shell of its own."""

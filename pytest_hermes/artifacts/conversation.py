@@ -16,6 +16,7 @@ def render_row(row: dict[str, Any]) -> list[str]:
     if row["error"]:
         lines.append(row["error"])
     lines.append(f"{row['node_id']}; {row['turns']} turns, stopped: {row['stop_reason']}")
+    lines += _tools(row)
     for message in row["messages"]:
         lines += _message(message)
     metadata = {key: value for key, value in (row.get("agent_metadata") or {}).items() if value not in (None, {}, [])}
@@ -28,6 +29,16 @@ def render_row(row: dict[str, Any]) -> list[str]:
     if row.get("traceback"):
         lines += ["--- traceback", row["traceback"].rstrip()]
     return lines
+
+
+def _tools(row: dict[str, Any]) -> list[str]:
+    chosen = row.get("toolsets") or {}
+    if not chosen:
+        return []
+    names = [schema["function"]["name"] for schema in row.get("tools") or ()]
+    origin = f"drawn from {chosen['distribution']}" if chosen["distribution"] else "tool sets"
+    lines = [f"{origin}: {', '.join(chosen['sets']) or 'none'} ({', '.join(names) or 'no tools'})"]
+    return lines + [f"left out: {name} ({reason})" for name, reason in chosen["left_out"].items()]
 
 
 def _message(message: dict[str, Any]) -> list[str]:

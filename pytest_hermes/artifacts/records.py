@@ -42,6 +42,7 @@ def row_of(rollout: Rollout, run_id: str, worker: str) -> dict[str, Any]:
         "tags": list(task.tags),
         "agent": rollout.agent,
         "model": rollout.model,
+        "toolsets": rollout.toolsets,
         "sandbox": rollout.sandbox,
         "started": rollout.started,
         "finished": rollout.finished,

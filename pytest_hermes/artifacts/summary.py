@@ -89,6 +89,10 @@ class Summary:
     """Task ids with signs of tampering."""
     slowest: list[tuple[str, float, dict[str, float]]]
     """(label, seconds, clocks) of the five slowest rollouts."""
+    distributions: dict[str, dict[str, int]]
+    """Distribution -> tool set -> rollouts that drew it."""
+    left_out: dict[str, str]
+    """Tool or tool set that agents did not get -> why."""
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -103,6 +107,8 @@ class Summary:
             "retried": self.retried,
             "flagged": self.flagged,
             "slowest": [{"rollout": label, "seconds": s, "clocks": clocks} for label, s, clocks in self.slowest],
+            "distributions": self.distributions,
+            "left_out": self.left_out,
         }
 
 
@@ -132,7 +138,19 @@ def summarize(rows: Iterable[dict[str, Any]]) -> Summary:
             ((_label(row), row["finished"] - row["started"], row["clocks"]) for row in counted),
             key=lambda entry: -entry[1],
         )[:5],
+        distributions=_distributions(counted),
+        left_out={name: why for row in every for name, why in (row.get("toolsets") or {}).get("left_out", {}).items()},
     )
+
+
+def _distributions(rows: Sequence[dict[str, Any]]) -> dict[str, dict[str, int]]:
+    found: dict[str, dict[str, int]] = {}
+    for row in rows:
+        if distribution := (row.get("toolsets") or {}).get("distribution"):
+            counts = found.setdefault(distribution, {})
+            for name in row["toolsets"]["sets"]:
+                counts[name] = counts.get(name, 0) + 1
+    return found
 
 
 def _label(row: dict[str, Any]) -> str:
@@ -175,6 +193,11 @@ def render(summary: Summary) -> list[str]:
             lines.append("  a verifier gave no reward: check the benchmark with --hermes-agent=oracle")
     if summary.flagged:
         lines.append(f"signs of tampering: {', '.join(summary.flagged)}")
+    for distribution, drawn in summary.distributions.items():
+        counts = ", ".join(f"{name} {count}" for name, count in sorted(drawn.items()))
+        lines.append(f"tool sets drawn from {distribution}: {counts}")
+    if summary.left_out:
+        lines.append("tools left out: " + "; ".join(f"{name} ({why})" for name, why in summary.left_out.items()))
     lines.append(_usage_line(summary))
     if summary.slowest:
         lines.append("slowest:")

@@ -46,6 +46,8 @@ class Tool:
     """True: calls of one turn may run at the same time as other `reads_only` ones."""
     pages_itself: bool = False
     """True: the tool bounds its own results and the model can ask for the rest, so they are not moved to a file."""
+    toolset: str | None = None
+    """The set that a user's own tool is chosen by; the sets of built-in tools are in the registry."""
 
     @property
     def schema(self) -> Schema:

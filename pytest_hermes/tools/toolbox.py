@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 from pytest_hermes.errors import SandboxKilled, SandboxLost
 from pytest_hermes.tools.arguments import parse_arguments, validate
 from pytest_hermes.tools.budget import ResultBudget
-from pytest_hermes.tools.registry import TOOLS
+from pytest_hermes.tools.registry import BUILTIN
 from pytest_hermes.tools.state import RolloutState
 from pytest_hermes.tools.terminal import OUTPUT_WINDOW_CHARS
-from pytest_hermes.tools.tool import Result, ToolFailure
-from pytest_hermes.tools.toolsets import resolve_toolsets
+from pytest_hermes.tools.tool import Result, Tool, ToolFailure
+from pytest_hermes.tools.toolsets import Selection, find_tool, select_tools
 from pytest_hermes.tools.workspace import Workspace
 
 if TYPE_CHECKING:
@@ -60,23 +60,31 @@ class Toolbox:
     """The enabled tools over one sandbox. Lives on the engine's loop; shells start when first needed.
 
     `schemas` are OpenAI function schemas, `names` the names a model may call, `calls` what it has called. `state` is
-    what the rollout's tools share; whoever made the first toolbox closes it at the rollout's end.
-    Raises ConfigurationError for an unknown tool set.
+    what the rollout's tools share; whoever made the first toolbox closes it at the rollout's end. `toolsets` are names
+    or a selection made before; with `answers_all`, `call` does any known tool, also one that `schemas` does not show.
+    Raises ConfigurationError for an unknown tool set and for a named tool that cannot work on this machine.
     """
 
     def __init__(
         self,
         sandbox: Sandbox,
-        toolsets: Sequence[str] | None,
+        toolsets: Selection | Sequence[str] | None,
         *,
         settings: ToolSettings = ToolSettings(),
         disabled_toolsets: Sequence[str] = (),
         output_window: int = OUTPUT_WINDOW_CHARS,
         state: RolloutState | None = None,
+        answers_all: bool = False,
     ) -> None:
-        self._tools = {name: TOOLS[name] for name in resolve_toolsets(toolsets, disabled_toolsets)}
+        if not isinstance(toolsets, Selection):
+            toolsets = select_tools(toolsets, disabled_toolsets, settings=settings)
+        self.selection = toolsets
+        self._answers_all = answers_all
+        self._tools = {tool.name: tool for tool in toolsets.tools}
         self.schemas: list[dict[str, Any]] = [tool.schema for tool in self._tools.values()]
         self.names: frozenset[str] = frozenset(self._tools)
+        if answers_all:
+            self.names |= {*BUILTIN, *(tool.name for tool in toolsets.own)}
         self.calls: list[ToolCallRecord] = []
         self.sandbox = sandbox
         self.settings = settings
@@ -105,10 +113,10 @@ class Toolbox:
             self.calls.append(ToolCallRecord(name, arguments, len(text), time.perf_counter() - clock, error, started))
 
     async def _result(self, name: str, arguments: str | Mapping[str, Any] | None) -> Result:
-        tool = self._tools.get(name)
-        if tool is None:
-            return {"error": f"Unknown tool '{str(name)[:200]}'. Available tools: {sorted(self.names)}"}
         try:
+            tool = self._tools.get(name) or (self._further(name) if self._answers_all else None)
+            if tool is None:
+                return {"error": f"Unknown tool '{str(name)[:200]}'. Available tools: {sorted(self.names)}"}
             values = validate(tool.accepts or tool.parameters, parse_arguments(arguments), name)
             return await tool.run(self.workspace, values)
         except ToolFailure as failure:
@@ -118,6 +126,13 @@ class Toolbox:
         except Exception as error:  # noqa: BLE001 - a model must get an answer to every call; logged and recorded
             _log.warning("tool %s failed", name, exc_info=True)
             return {"error": f"Tool execution failed: {type(error).__name__}: {error}"}
+
+    def _further(self, name: str) -> Tool | None:
+        """A tool that was not chosen. Raises ToolFailure if it cannot work here."""
+        tool = find_tool(name, self.selection.own)
+        if tool is not None and tool.unavailable is not None and (reason := tool.unavailable(self.settings)):
+            raise ToolFailure(f"{name} cannot work here: {reason}")
+        return tool
 
     def parallel_safe(self, names: Sequence[str]) -> bool:
         """May these calls of one turn run at the same time? Only what does not change files or shells may."""

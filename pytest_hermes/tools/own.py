@@ -1,0 +1,241 @@
+"""Users' own tools: `@tool` makes one of a typed function, its schema derived from signature and docstring.
+
+    @tool(toolset="words")
+    def count_words(text: Annotated[str, "Text to count in"], unique: bool = False) -> int:
+        "Count the words of a text."
+
+A plain function runs in a thread. An `async def` runs on the engine's loop and may take the rollout's `Workspace` as
+its first parameter. A dict is the result as it is; text becomes `{"output": ...}`, any other JSON value
+`{"result": ...}`; exceptions become `{"error": ...}`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import json
+import re
+import types
+import typing
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar, overload
+
+from pytest_hermes.errors import ConfigurationError
+from pytest_hermes.threads import in_thread
+from pytest_hermes.tools.registry import BUILTIN, COMPOSED, TOOLSETS
+from pytest_hermes.tools.tool import Result, Schema, Tool, ToolFailure, object_schema
+from pytest_hermes.tools.workspace import Workspace
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+_ATTRIBUTE = "__hermes_tool__"
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_SIMPLE: Mapping[Any, str] = {str: "string", int: "integer", float: "number", bool: "boolean"}
+
+
+@overload
+def tool(function: Function, /) -> Function: ...
+
+
+@overload
+def tool(
+    *,
+    toolset: str | None = None,
+    name: str | None = None,
+    description: str | None = None,
+    reads_only: bool = False,
+) -> Callable[[Function], Function]: ...
+
+
+def tool(
+    function: Any = None,
+    /,
+    *,
+    toolset: str | None = None,
+    name: str | None = None,
+    description: str | None = None,
+    reads_only: bool = False,
+) -> Any:
+    """Make a tool of a function, which stays as it is and may still be called.
+
+    `toolset` is the name to choose it by; `name` and `description` default to the function's name and docstring;
+    `reads_only`: calls of one turn may run at the same time. Raises ConfigurationError for a signature that no model
+    could be told of, and for names of built-in tools and sets.
+    """
+
+    def decorated(function: Any) -> Any:
+        made = _tool_from(function, name, description, toolset, reads_only)
+        setattr(function, _ATTRIBUTE, made)
+        return function
+
+    return decorated if function is None else decorated(function)
+
+
+def own_tool(given: object) -> Tool:
+    """A `Tool` itself, the one of a decorated function, or a new one of a plain function. Raises ConfigurationError."""
+    if isinstance(given, Tool):
+        check_names(given)
+        return given
+    made = getattr(given, _ATTRIBUTE, None)
+    if isinstance(made, Tool):
+        return made
+    if not (inspect.isfunction(given) or inspect.ismethod(given)):
+        raise ConfigurationError(f"{given!r} is not a tool: give a function, one with @tool, or a Tool")
+    return _tool_from(given, None, None, None, False)
+
+
+def own_tools(given: object, where: str) -> tuple[Tool, ...]:
+    """Tools of a list of them. Raises ConfigurationError, also for two of one name."""
+    if not isinstance(given, list | tuple):
+        raise ConfigurationError(f"{where}: tools={given!r} is not a list of functions or tools")
+    found: dict[str, Tool] = {}
+    for entry in given:
+        try:
+            made = own_tool(entry)
+        except ConfigurationError as error:
+            raise ConfigurationError(f"{where}: {error}") from error
+        if found.setdefault(made.name, made) is not made:
+            raise ConfigurationError(f"{where}: two tools are called {made.name!r}")
+    return tuple(found.values())
+
+
+def is_tool(value: object) -> bool:
+    """Whether a module's attribute is a tool or a function with @tool."""
+    return isinstance(value, Tool) or isinstance(getattr(value, _ATTRIBUTE, None), Tool)
+
+
+def check_names(made: Tool) -> None:
+    """Raise ConfigurationError for a name that no endpoint takes or that is a built-in one."""
+    if not _NAME.fullmatch(made.name):
+        raise ConfigurationError(
+            f"tool {made.name!r}: a name has 1 to 64 letters, digits, `_` and `-`; choose one with @tool(name=...)"
+        )
+    if made.name in BUILTIN:
+        raise ConfigurationError(f"tool {made.name!r}: a built-in tool has this name; choose one with @tool(name=...)")
+    if made.toolset is not None and (made.toolset in TOOLSETS or made.toolset in COMPOSED):
+        raise ConfigurationError(f"tool {made.name!r}: toolset={made.toolset!r} is a built-in tool set; choose another")
+    if made.toolset is not None and (not _NAME.fullmatch(made.toolset) or made.toolset in BUILTIN):
+        raise ConfigurationError(f"tool {made.name!r}: toolset={made.toolset!r} cannot be the name of a tool set")
+
+
+# -- from a signature to a schema ------------------------------------------------------------------------
+
+
+def _tool_from(function: Any, name: str | None, description: str | None, toolset: str | None, reads_only: bool) -> Tool:
+    if not (inspect.isfunction(function) or inspect.ismethod(function)):
+        raise ConfigurationError(f"@tool: {function!r} is a {type(function).__name__}, not a function")
+    name = name or function.__name__
+    where = f"tool {name!r} ({getattr(function, '__module__', '?')}.{function.__qualname__})"
+    text = description or inspect.getdoc(function)
+    if not text:
+        raise ConfigurationError(f"{where}: has no docstring, which is what the model reads. Write one")
+    parameters, takes_workspace = _parameters(function, where)
+    made = Tool(name, text, parameters, _runner(function, takes_workspace), reads_only=reads_only, toolset=toolset)
+    check_names(made)
+    return made
+
+
+def _parameters(function: Any, where: str) -> tuple[Schema, bool]:
+    """The schema of the arguments, and whether the first parameter is the workspace."""
+    try:
+        hints = typing.get_type_hints(function, include_extras=True)
+    except (NameError, TypeError, AttributeError) as error:
+        raise ConfigurationError(
+            f"{where}: its annotations cannot be read ({error}). Import what they name outside of TYPE_CHECKING"
+        ) from error
+    takes_workspace = False
+    properties: dict[str, Schema] = {}
+    required = []
+    for number, parameter in enumerate(inspect.signature(function).parameters.values()):
+        at = f"{where}: parameter {parameter.name!r}"
+        if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
+            raise ConfigurationError(f"{at} is *args, **kwargs or positional only; name each parameter")
+        if parameter.name not in hints:
+            raise ConfigurationError(f"{at} has no type. Annotate it, as `{parameter.name}: str`")
+        if hints[parameter.name] is Workspace:
+            if number:
+                raise ConfigurationError(f"{at}: the Workspace must be the first parameter")
+            if not inspect.iscoroutinefunction(function):
+                raise ConfigurationError(f"{at}: a Workspace has coroutines; make the function `async def`")
+            takes_workspace = True
+            continue
+        schema = _schema(hints[parameter.name], at)
+        if parameter.default is parameter.empty:
+            required.append(parameter.name)
+        elif parameter.default is not None:
+            if not _fits(parameter.default, schema):
+                raise ConfigurationError(f"{at}: its default {parameter.default!r} is not of its own type")
+            schema = {**schema, "default": parameter.default}
+        properties[parameter.name] = schema
+    return object_schema(required, **properties), takes_workspace
+
+
+def _schema(hint: Any, at: str) -> Schema:
+    """JSON schema of an annotation."""
+    origin, inner = typing.get_origin(hint), typing.get_args(hint)
+    if origin is typing.Annotated:
+        texts = [extra for extra in inner[1:] if isinstance(extra, str)]
+        schema = _schema(inner[0], at)
+        return {**schema, "description": texts[0]} if texts else schema
+    if origin in (typing.Union, types.UnionType):
+        options = [option for option in inner if option is not types.NoneType]
+        if len(options) == 1:
+            return _schema(options[0], at)
+    elif origin is typing.Literal:
+        kinds = {type(value) for value in inner}
+        if len(kinds) == 1 and (kind := kinds.pop()) in (str, int):
+            return {"type": _SIMPLE[kind], "enum": list(inner)}
+    elif hint in _SIMPLE:
+        return {"type": _SIMPLE[hint]}
+    elif hint is list or origin is list:
+        return {"type": "array", **({"items": _schema(inner[0], at)} if inner else {})}
+    elif hint is dict or (origin is dict and inner[0] is str):
+        return {"type": "object"}
+    raise ConfigurationError(
+        f"{at}: {hint!r} cannot be told to a model. Use str, int, float, bool, list[...], dict, Literal[...], "
+        "`... | None`, or Annotated[one of these, 'description']"
+    )
+
+
+def _fits(value: Any, schema: Schema) -> bool:
+    if "enum" in schema:
+        return value in schema["enum"]
+    if schema["type"] in ("integer", "number") and isinstance(value, bool):
+        return False
+    kinds: dict[str, Any] = {"string": str, "integer": int, "number": (int, float), "boolean": bool}
+    kinds |= {"array": list, "object": dict}
+    return isinstance(value, kinds[schema["type"]])
+
+
+# -- calling ---------------------------------------------------------------------------------------------
+
+
+def _runner(function: Any, takes_workspace: bool) -> Callable[[Workspace, Mapping[str, Any]], Any]:
+    async def run(workspace: Workspace, arguments: Mapping[str, Any]) -> Result:
+        leading = (workspace,) if takes_workspace else ()
+        try:
+            if inspect.iscoroutinefunction(function):
+                value = await function(*leading, **arguments)
+            else:
+                value = await in_thread(lambda: function(**arguments))
+            if inspect.isawaitable(value):  # of a plain function around an asynchronous one
+                value = await value
+        except (Exception, KeyboardInterrupt):
+            raise
+        except BaseException as error:
+            task = asyncio.current_task()
+            if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
+                raise
+            # SystemExit or pytest's own: the engine's loop would end with it
+            raise ToolFailure(f"Tool execution failed: {type(error).__name__}: {error}") from error
+        return _result(value)
+
+    return run
+
+
+def _result(value: Any) -> Result:
+    result = value if isinstance(value, dict) else {"output" if isinstance(value, str) else "result": value}
+    try:
+        json.dumps(result, allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ToolFailure(f"The tool returned what is not JSON: {error}") from None
+    return result
