@@ -8,12 +8,17 @@ import collections
 import dataclasses
 import json
 import os
+from collections.abc import Generator
 from typing import Any
 
 import pytest
 
+from pytest_hermes.artifacts.run_directory import wait_for_engines
 from pytest_hermes.options import is_asked_for
-from pytest_hermes.session import WORKERINPUT, HermesSession, stop_on_sigterm
+from pytest_hermes.session import WORKERINPUT, HermesSession, patient, stop_on_sigterm
+
+STOP_WAIT_S = 120.0
+"""Twice the teardown clock's default: removing a sandbox, and what was just being made."""
 
 
 class Controller:
@@ -24,6 +29,7 @@ class Controller:
         self._config = session.config
         self._failed = 0
         self._invalid: collections.Counter[str] = collections.Counter()
+        self._workers = 0
         if self._config.getoption("numprocesses", None):
             if is_asked_for(self._config) and self._config.getoption("maxschedchunk", None) is None:
                 self._config.option.maxschedchunk = 1  # rollouts are long: hand them out one by one
@@ -32,6 +38,7 @@ class Controller:
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: Any) -> None:
         node.workerinput[WORKERINPUT] = dataclasses.asdict(self._hermes.identity)
+        self._workers += 1
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any, error: object) -> None:
@@ -56,8 +63,22 @@ class Controller:
         if maxfail and self._failed >= maxfail and (run := self._hermes.identity.find()) is not None:
             (run / "abort").write_text(f"stopping after {self._failed} failures")
 
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> Generator[None, None, None]:
+        """When a run is stopped, workers end their rollouts before xdist ends the workers: it kills after 10 s."""
+        self._excuse_invalid(session, exitstatus)
+        run = self._hermes.identity.find() if self._workers else None
+        if run is not None and exitstatus not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
+            (run / "abort").write_text("the run was stopped")
+        with patient():
+            ended = run is None or wait_for_engines(run, STOP_WAIT_S)
+        yield
+        if not ended:
+            from pytest_hermes.reaper import reap_run
+
+            reap_run(self._hermes.identity)
+
+    def _excuse_invalid(self, session: pytest.Session, exitstatus: int) -> None:
         """Exit 0 if all that failed are invalid rollouts, of no benchmark more than its `env.max_invalid` allows."""
         if exitstatus != pytest.ExitCode.TESTS_FAILED or not 0 < self._invalid.total() == self._failed:
             return

@@ -9,9 +9,11 @@ without talking. Rows are appended to the worker's own shard, one whole line per
 from __future__ import annotations
 
 import dataclasses
+import fcntl
 import json
 import os
 import re
+import threading
 import time
 import uuid
 from collections.abc import Mapping
@@ -51,6 +53,7 @@ class RunDirectory:
         self.worker = worker
         self.path = identity.path(benchmark)
         self._shard: int | None = None
+        self._alive: int | None = None
 
     @property
     def run_id(self) -> str:
@@ -85,6 +88,8 @@ class RunDirectory:
         except FileExistsError:
             pass
         partial.unlink()
+        self._alive = _engines_lock(self.path)
+        fcntl.flock(self._alive, fcntl.LOCK_SH)  # held until `close`, or until this process dies
 
     def append(self, row: dict[str, Any], secrets: tuple[str, ...] = ()) -> int:
         """Append a row to this process's shard as one line, written before it returns.
@@ -118,9 +123,31 @@ class RunDirectory:
         return folder
 
     def close(self) -> None:
-        if self._shard is not None:
-            os.close(self._shard)
-            self._shard = None
+        """This process has ended its rollouts and their sandboxes. Idempotent."""
+        for descriptor in (self._shard, self._alive):
+            if descriptor is not None:
+                os.close(descriptor)
+        self._shard = self._alive = None
+
+
+def wait_for_engines(run: Path, seconds: float) -> bool:
+    """Wait until no process has rollouts in this run directory any more; False if some still have after `seconds`."""
+    lock = _engines_lock(run)
+    waiting = threading.Thread(target=_lock_and_close, args=(lock,), name="hermes-engines-end", daemon=True)
+    waiting.start()
+    waiting.join(seconds)
+    return not waiting.is_alive()
+
+
+def _lock_and_close(descriptor: int) -> None:
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    os.close(descriptor)
+
+
+def _engines_lock(run: Path) -> int:
+    folder = run / "locks"
+    folder.mkdir(exist_ok=True)
+    return os.open(folder / "engines", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
 
 
 def _line(row: object) -> str:

@@ -115,6 +115,27 @@ def stopped(tmp_path):
             run.process.wait()
 
 
+SLOW_REMOVAL = """
+import asyncio, contextlib
+from pytest_hermes.sandbox.labels import Owner
+from pytest_hermes.sandbox.protocol import SandboxRequest
+from pytest_hermes.sandbox.registry import make_provider
+
+@contextlib.asynccontextmanager
+async def prepared(task, run):
+    provider = make_provider("local", confine="off")
+    request = SandboxRequest(task.sandbox, Owner.here(run=run).labels(), task.id, lifetime_s=600, build_timeout_s=60)
+    sandbox = await provider.create(request)
+    try:
+        yield sandbox
+    finally:
+        await asyncio.sleep(12)  # xdist kills its workers after 10
+        await sandbox.close()
+
+def pytest_hermes_make_sandbox(task, settings):
+    return prepared(task, "slow")
+"""
+
 WAYS = {
     "ctrl-c": lambda process: os.killpg(process.pid, signal.SIGINT),
     "sigint to the controller": lambda process: process.send_signal(signal.SIGINT),
@@ -192,3 +213,16 @@ def test_signals_with_docker_sandboxes(stopped, way, how, test_image):
     assert status == 2
     assert subprocess.run(listing, capture_output=True, text=True).stdout.split() == []
     assert {row["cause"] for row in run.rows.values()} == {"cancelled"} and len(run.rows) == 8
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", ["sigterm", "sigint to the controller"])
+def test_workers_with_slow_sandboxes_end_by_themselves(stopped, tmp_path, way):
+    (tmp_path / "conftest.py").write_text(SLOW_REMOVAL)
+    run = stopped("-n", "2", quick=0, waiting=2)
+    run.wait_for_marks(2)
+    WAYS[way](run.process)
+    status, output = run.end()
+    assert status == 2, output
+    assert {row["cause"] for row in run.rows.values()} == {"cancelled"} and len(run.rows) == 2
+    assert run.local_sandboxes == [] and run.left_processes() == []
