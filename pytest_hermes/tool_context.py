@@ -12,18 +12,15 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import dataclasses
-import io
 import json
 import os
 import posixpath
-import tarfile
 import threading
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from pytest_hermes import bridge
-from pytest_hermes.errors import SandboxError, SandboxLost, TransferError
+from pytest_hermes import bridge, transfers
 from pytest_hermes.tools.terminal import run_command
 from pytest_hermes.tools.toolbox import Toolbox
 from pytest_hermes.tools.toolsets import Selection
@@ -34,7 +31,6 @@ if TYPE_CHECKING:
 OUTPUT_WINDOW = 1_000_000
 READ_LINES = 2_000
 _UNBOUNDED = 1 << 40
-_MAX_LINKS = 10
 
 T = TypeVar("T")
 
@@ -82,141 +78,47 @@ class ToolContext:
         result: dict[str, Any] = json.loads(self.call_tool(name, args))
         return result
 
+    # -- web and browser -----------------------------------------------------------------------------
+
+    def web_search(self, query: str) -> dict[str, Any]:
+        """As the tool of this name; `{"error": reason}` where it cannot work."""
+        return self._tool("web_search", {"query": query})
+
+    def web_extract(self, urls: Sequence[str] | str) -> dict[str, Any]:
+        """As the tool of this name, for one address or several; `{"error": reason}` where it cannot work."""
+        return self._tool("web_extract", {"urls": [urls] if isinstance(urls, str) else list(urls)})
+
+    def browser_navigate(self, url: str) -> dict[str, Any]:
+        """As the tool of this name, in the agent's browser; `{"error": reason}` where it cannot work."""
+        return self._tool("browser_navigate", {"url": url})
+
+    def browser_snapshot(self) -> dict[str, Any]:
+        """The page that the agent's browser shows, as the tool of this name; `{"error": reason}` likewise."""
+        return self._tool("browser_snapshot", {})
+
     # -- transfers -----------------------------------------------------------------------------------
 
     def upload_file(self, local: str | os.PathLike[str], remote: str) -> dict[str, Any]:
         """Copy a file into the sandbox, mode kept: `{"exit_code": 0, "output": "", "bytes": n}`, or -1 and `error`."""
-        source = Path(local)
-        if not source.is_file():
-            return {"exit_code": -1, "output": "", "error": f"Local file not found: {source}"}
-        place = self._place(remote)
-        folder, name = posixpath.split(place)
-        return self._upload({name: source}, folder)[0]
+        return self._wait(lambda: transfers.upload_file(self.sandbox, Path(local), self._place(remote)))
 
     def upload_dir(self, local: str | os.PathLike[str], remote: str) -> list[dict[str, Any]]:
-        """Copy a directory's files into `remote`; one result per file as in `upload_file`, with its `path`."""
-        source = Path(local)
-        if not source.is_dir():
-            return [{"exit_code": -1, "output": "", "error": f"Local directory not found: {source}"}]
-        files = {path.relative_to(source).as_posix(): path for path in sorted(source.rglob("*")) if path.is_file()}
-        return self._upload(files, self._place(remote)) if files else []
+        """Copy a directory into `remote`; one result per file as in `upload_file`, with its `path`.
 
-    def _upload(self, files: Mapping[str, Path], folder: str) -> list[dict[str, Any]]:
-        buffer = io.BytesIO()
-        sizes = {}
-        with tarfile.open(fileobj=buffer, mode="w", dereference=True) as archive:
-            for name, path in files.items():
-                info = archive.gettarinfo(str(path), arcname=name)
-                if info.islnk():  # a second name of a file that is in the archive already: send it again
-                    info.type, info.linkname, info.size = tarfile.REGTYPE, "", path.stat().st_size
-                info.uid = info.gid = 0
-                info.uname = info.gname = ""
-                with path.open("rb") as content:
-                    archive.addfile(info, content)
-                sizes[name] = info.size
-        try:
-            arrived = self._transfer(lambda: self._send(buffer.getvalue(), folder, list(files)))
-        except TransferError as error:
-            return [{"exit_code": -1, "output": "", "error": str(error), "path": name} for name in files]
-        results = []
-        for name, size in sizes.items():
-            result: dict[str, Any] = {"exit_code": 0, "output": "", "error": None, "path": name, "bytes": size}
-            if arrived.get(name) != size:
-                found = f"{arrived[name]} bytes" if name in arrived else "nothing"
-                result |= {"exit_code": -1, "error": f"{name}: sent {size} bytes, the sandbox has {found}"}
-            results.append(result)
-        return results
-
-    async def _send(self, archive: bytes, folder: str, names: list[str]) -> dict[str, int]:
-        """Unpack `archive` below `folder`; the sizes that the sandbox then has."""
-        await self.sandbox.upload_tar(archive, folder)
-        listed = await self.sandbox.exec(
-            ["xargs", "-0", "stat", "-L", "-c", "%s"],
-            stdin=b"\0".join(f"./{name}".encode(errors="surrogateescape") for name in names),
-            cwd=folder,
-            user="root",
-            timeout_s=120,
-            max_output=max(1_000_000, 32 * len(names)),
-        )
-        sizes = listed.stdout.split()
-        if len(sizes) != len(names):
-            said = listed.stderr.decode(errors="replace").strip()[:300]
-            raise TransferError(f"{folder}: {len(names)} files were sent, {len(sizes)} are there. {said}")
-        return {name: int(size) for name, size in zip(names, sizes, strict=True)}
+        Links to files become files; links to directories and broken ones are results with an error.
+        """
+        return self._wait(lambda: transfers.upload_directory(self.sandbox, Path(local), self._place(remote)))
 
     def download_file(self, remote: str, local: str | os.PathLike[str]) -> dict[str, Any]:
         """Copy a file out of the sandbox: `{"success": True, "bytes": n}`, or False and `error`."""
-        place = self._place(remote)
-        for _ in range(_MAX_LINKS):
-            archive = self._fetch(place)
-            if isinstance(archive, str):
-                return {"success": False, "error": archive}
-            with tarfile.open(fileobj=io.BytesIO(archive)) as members:
-                member = members.next()
-                if member is None or member.isdir():
-                    return {"success": False, "error": f"{place} is a directory; use download_dir"}
-                if member.issym():
-                    place = posixpath.join(posixpath.dirname(place), member.linkname)
-                    continue
-                content = members.extractfile(member)
-                data = content.read() if content else b""
-            if len(data) != member.size:
-                return {"success": False, "error": f"{place}: {member.size} bytes expected, {len(data)} arrived"}
-            target = Path(local)
-            target.parent.mkdir(parents=True, exist_ok=True)
-            target.write_bytes(data)
-            target.chmod(member.mode & 0o777 | 0o600)
-            return {"success": True, "bytes": len(data)}
-        return {"success": False, "error": f"{remote}: too many symbolic links"}
+        return self._wait(lambda: transfers.download_file(self.sandbox, self._place(remote), Path(local)))
 
     def download_dir(self, remote: str, local: str | os.PathLike[str]) -> list[dict[str, Any]]:
-        """Copy a directory's files out of the sandbox into `local`; one result per file, with its `path`.
+        """Copy a directory out of the sandbox into `local`; one result per file, with its `path`.
 
         Members that would leave `local` (by name or by link) are refused one by one.
         """
-        place = self._place(remote).rstrip("/") or "/"
-        archive = self._fetch(place)
-        if isinstance(archive, str):
-            return [{"success": False, "error": archive}]
-        target = Path(local)
-        results = []
-        with tarfile.open(fileobj=io.BytesIO(archive)) as members:
-            for number, member in enumerate(members):
-                _, _, inner = member.name.removeprefix("./").partition("/")
-                if number == 0 and not member.isdir():
-                    return [{"success": False, "error": f"{place} is not a directory; use download_file"}]
-                target.mkdir(parents=True, exist_ok=True)
-                if not inner:
-                    continue
-                linkname = member.linkname.removeprefix("./").partition("/")[2] if member.islnk() else member.linkname
-                try:
-                    members.extract(member.replace(name=inner, linkname=linkname), target, filter="data")
-                except (tarfile.TarError, OSError) as error:
-                    results.append({"success": False, "path": inner, "error": str(error)})
-                    continue
-                if not member.isdir():
-                    results.append({"success": True, "path": inner, "bytes": (target / inner).lstat().st_size})
-        return results
-
-    def _fetch(self, place: str) -> bytes | str:
-        """The archive of a file or directory, or why there is none."""
-        try:
-            return self._transfer(lambda: self.sandbox.download_tar(place))
-        except FileNotFoundError:
-            return f"No such file or directory: {place}"
-        except (TransferError, ValueError) as error:
-            return str(error)
-
-    def _transfer(self, start: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """`_wait` for a transfer. What goes wrong with files of a living sandbox (the agent may have put a link loop or
-        a file in the way) is a TransferError and thus the caller's to judge, not the infrastructure's."""
-        try:
-            return self._wait(start)
-        except (SandboxLost, TransferError):
-            raise
-        except SandboxError as error:
-            self._wait(self.sandbox.check)
-            raise TransferError(str(error)) from error
+        return self._wait(lambda: transfers.download_directory(self.sandbox, self._place(remote), Path(local)))
 
     def _place(self, remote: str) -> str:
         if remote == "~" or remote.startswith("~/"):
@@ -226,7 +128,11 @@ class ToolContext:
     # -- waiting -------------------------------------------------------------------------------------
 
     def cleanup(self) -> None:
-        """End the shells of this context. Idempotent; the sandbox is the engine's to remove."""
+        """End the shells of this context; later calls start new ones. Idempotent.
+
+        Sandbox, background processes and browser are the rollout's, and end with it: a further verifier, the test body
+        or the artifacts may still want them.
+        """
         self._wait(self.aclose)
 
     async def aclose(self) -> None:

@@ -39,8 +39,12 @@ from pytest_hermes.sandbox.contract_case import (
     until_sleepers,
 )
 from pytest_hermes.sandbox.labels import Owner
-from pytest_hermes.sandbox.protocol import OutputTooLarge, Sandbox, SandboxProvider
+from pytest_hermes.sandbox.protocol import OutputTooLarge, Sandbox, SandboxProvider, StreamsTar
 from pytest_hermes.task import SandboxSpec
+
+
+async def _ignored(_: bytes) -> None:
+    """Where the chunks of an archive go that nobody wants."""
 
 
 class SandboxContract:
@@ -287,6 +291,14 @@ class SandboxContract:
                     links[name] = member.linkname
         assert found == files
         assert links == {"link": "d1/file 1"}
+        if isinstance(sandbox, StreamsTar):
+            chunks: list[bytes] = []
+
+            async def add(data: bytes) -> None:
+                chunks.append(data)
+
+            await sandbox.stream_tar("new/place", add, max_bytes=10_000_000)
+            assert b"".join(chunks) == archive
 
     @in_sandbox()
     async def test_transfer_errors(self, sandbox: Sandbox) -> None:
@@ -296,6 +308,11 @@ class SandboxContract:
         await sandbox.write_file("much/file", b"x" * 100_000)
         with pytest.raises(OutputTooLarge):
             await sandbox.download_tar("much", max_bytes=50_000)
+        if isinstance(sandbox, StreamsTar):
+            with pytest.raises(FileNotFoundError):
+                await sandbox.stream_tar("no/such", _ignored, max_bytes=50_000)
+            with pytest.raises(OutputTooLarge):
+                await sandbox.stream_tar("much", _ignored, max_bytes=50_000)
         with pytest.raises(TransferError):
             await sandbox.upload_tar(b"this is no tar archive" * 100, "place")
 

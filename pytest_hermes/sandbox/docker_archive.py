@@ -10,7 +10,7 @@ import posixpath
 import stat
 import tarfile
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 from pytest_hermes.errors import TransferError
@@ -39,16 +39,29 @@ async def _archive(client: aiodocker.Docker, container: str, path: str) -> Async
 
 async def fetch(client: aiodocker.Docker, container: str, path: str, *, max_bytes: int) -> bytes:
     """The tar archive of `path`. FileNotFoundError; OutputTooLarge beyond `max_bytes`."""
+    archive = bytearray()
+
+    async def add(data: bytes) -> None:
+        archive.extend(data)
+
+    await stream(client, container, path, add, max_bytes=max_bytes)
+    return bytes(archive)
+
+
+async def stream(
+    client: aiodocker.Docker, container: str, path: str, add: Callable[[bytes], Awaitable[None]], *, max_bytes: int
+) -> None:
+    """As `fetch`, the archive in chunks."""
     import aiodocker
 
+    total = 0
     try:
         async with _archive(client, container, path) as response:
-            archive = bytearray()
             async for chunk in response.content.iter_any():
-                archive += chunk
-                if len(archive) > max_bytes:
+                total += len(chunk)
+                if total > max_bytes:
                     raise OutputTooLarge(f"{path}: its archive is larger than the {max_bytes} bytes allowed")
-            return bytes(archive)
+                await add(chunk)
     except aiodocker.DockerError as error:
         raise _not_there(error, path) from error
 

@@ -7,7 +7,7 @@ import contextlib
 import json
 import secrets
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pytest_hermes.errors import SandboxError, SandboxKilled, SandboxLost
@@ -72,16 +72,15 @@ class DockerSandbox:
         marker = secrets.token_hex(16)
         start = absolute(cwd or self.workdir, self.workdir)
         timed_out, code = False, None
+        starting: asyncio.Future[DockerExec] | None = None
         try:
-            async with asyncio.timeout(timeout_s):
-                end = await self._run(
-                    await self._argv(command),
-                    {**(env or {}), EXEC_VARIABLE: marker},
-                    (stdout, stderr),
-                    cwd=start,
-                    user=user,
-                    stdin=stdin,
+            async with asyncio.timeout(timeout_s), self._errors("exec"):
+                argv = await self._argv(command)
+                marked = {**(env or {}), EXEC_VARIABLE: marker}
+                starting = asyncio.ensure_future(
+                    DockerExec.start(self._container, argv, env=marked, user=user, cwd=start, stdin=stdin is not None)
                 )
+                end = await self._follow(await asyncio.shield(starting), stdout, stderr, stdin)
             code = end.code
             if not end.started:
                 code, reason = _not_started(end.code, stdout.value())
@@ -89,9 +88,9 @@ class DockerSandbox:
                 stderr.add(reason)
         except TimeoutError:
             timed_out = True
-            await self._kill_shielded(marker)
+            await self._kill_shielded(marker, starting)
         except asyncio.CancelledError:
-            await self._kill_shielded(marker)
+            await self._kill_shielded(marker, starting)
             raise
         if timed_out or (code is not None and code >= 126):
             await self.check()
@@ -105,28 +104,16 @@ class DockerSandbox:
             duration_s=time.monotonic() - began,
         )
 
-    async def _run(
-        self,
-        argv: Sequence[str],
-        env: Mapping[str, str],
-        windows: tuple[OutputWindow, OutputWindow],
-        *,
-        cwd: str,
-        user: str | None,
-        stdin: bytes | None,
+    async def _follow(
+        self, running: DockerExec, stdout: OutputWindow, stderr: OutputWindow, stdin: bytes | None
     ) -> ExecEnd:
-        stdout, stderr = windows
-        async with self._errors("exec"):
-            running = await DockerExec.start(
-                self._container, argv, env=env, user=user, cwd=cwd, stdin=stdin is not None
-            )
-            feeding = None if stdin is None else asyncio.ensure_future(_feed(running, stdin))
-            try:
-                return await running.wait(stdout.add, stderr.add)
-            finally:
-                if feeding is not None:
-                    feeding.cancel()
-                await running.close()
+        feeding = None if stdin is None else asyncio.ensure_future(_feed(running, stdin))
+        try:
+            return await running.wait(stdout.add, stderr.add)
+        finally:
+            if feeding is not None:
+                feeding.cancel()
+            await running.close()
 
     async def _argv(self, command: Command) -> list[str]:
         if not isinstance(command, str):
@@ -154,12 +141,24 @@ class DockerSandbox:
         async with self._errors("kill"):
             await kill_inside(self._container, marker, shell_pid, since_s)
 
-    async def _kill_shielded(self, marker: str) -> None:
+    async def _kill_shielded(self, marker: str, starting: asyncio.Future[DockerExec] | None) -> None:
         """Kill, to its end even if the caller is cancelled meanwhile; a container that is gone has nothing to kill."""
-        killing = asyncio.ensure_future(self.kill_marked(marker))
+        if starting is None:
+            return
+        killing = asyncio.ensure_future(self._kill_started(marker, starting))
         killing.add_done_callback(lambda task: task.cancelled() or task.exception())
         with contextlib.suppress(SandboxError, SandboxKilled):
             await asyncio.shield(killing)
+
+    async def _kill_started(self, marker: str, starting: asyncio.Future[DockerExec]) -> None:
+        """Kill a command that may only be starting: on a busy daemon that takes longer than the command's time."""
+        async with self._errors("kill"):
+            running = await starting
+            try:
+                await running.begun()
+            finally:
+                await running.close()
+        await self.kill_marked(marker)
 
     # -- files -----------------------------------------------------------------------------------
 
@@ -188,6 +187,12 @@ class DockerSandbox:
         source = await self._path(source)
         async with self._errors(f"download {source}"):
             return await docker_archive.fetch(self._client, self.container_id, source, max_bytes=max_bytes)
+
+    async def stream_tar(self, source: str, add: Callable[[bytes], Awaitable[None]], *, max_bytes: int) -> None:
+        """See `StreamsTar`."""
+        source = await self._path(source)
+        async with self._errors(f"download {source}"):
+            await docker_archive.stream(self._client, self.container_id, source, add, max_bytes=max_bytes)
 
     async def _path(self, path: str) -> str:
         # The daemon moves files in and out of stopped containers as well, without a word.

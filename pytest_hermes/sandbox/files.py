@@ -9,6 +9,7 @@ import errno
 import io
 import posixpath
 import tarfile
+from collections.abc import Awaitable, Callable
 
 from pytest_hermes.errors import TransferError
 from pytest_hermes.sandbox.protocol import ExecResult, OutputTooLarge, Sandbox
@@ -93,6 +94,30 @@ async def pack_by_exec(sandbox: Sandbox, source: str, *, max_bytes: int) -> byte
     if result.truncated:
         raise OutputTooLarge(f"{source}: its archive is larger than the {max_bytes} bytes allowed")
     return result.stdout
+
+
+async def stream_by_exec(
+    sandbox: Sandbox, source: str, add: Callable[[bytes], Awaitable[None]], *, max_bytes: int
+) -> None:
+    """`stream_tar` through one stream: the archive of `source` in chunks, however large. Errors of `pack_by_exec`."""
+    parent, name = posixpath.split(source.rstrip("/") or "/")
+    argv = ["sh", "-c", f"exec 2>/dev/null; {_PACK}", "sh", source, parent, name or "."]
+    stream = await sandbox.open_stream(argv, env=_C_LOCALE)
+    total = 0
+    try:
+        while data := await stream.read():
+            total += len(data)
+            if total > max_bytes:
+                raise OutputTooLarge(f"{source}: its archive is larger than the {max_bytes} bytes allowed")
+            await add(data)
+        code = await stream.exit_code()
+    finally:
+        await stream.close()
+    if code != 0:
+        told = await sandbox.exec(
+            ["sh", "-c", f"exec >/dev/null; {_PACK}", *argv[3:]], env=_C_LOCALE, user="root", max_output=_SMALL_MESSAGE
+        )
+        raise os_error(_text(told), source)
 
 
 def extract(archive: bytes, destination: str) -> None:

@@ -11,7 +11,7 @@ import shutil
 import signal
 import stat
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 
 from pytest_hermes.errors import SandboxLost, SandboxStartError, TransferError
@@ -21,6 +21,7 @@ from pytest_hermes.sandbox.files import (
     extract,
     pack_by_exec,
     read_by_exec,
+    stream_by_exec,
     unpack_by_exec,
     write_by_exec,
 )
@@ -292,6 +293,10 @@ class LocalSandbox:
     async def download_tar(self, source: str, *, max_bytes: int = 512_000_000) -> bytes:
         """See `Sandbox.download_tar`."""
         return await pack_by_exec(self, absolute(source, self.workdir), max_bytes=max_bytes)
+
+    async def stream_tar(self, source: str, add: Callable[[bytes], Awaitable[None]], *, max_bytes: int) -> None:
+        """See `StreamsTar`."""
+        await stream_by_exec(self, absolute(source, self.workdir), add, max_bytes=max_bytes)
 
     # -- life ------------------------------------------------------------------------------------
 

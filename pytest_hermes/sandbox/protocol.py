@@ -7,8 +7,8 @@ either a string, run by `bash -c` (`sh -c` where the image has no bash), or an a
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
-from typing import Protocol
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Protocol, runtime_checkable
 
 from pytest_hermes.task import SandboxSpec
 
@@ -119,6 +119,15 @@ class Sandbox(Protocol):
 
     async def close(self) -> None:
         """Remove the sandbox and everything in it. Idempotent; safe under cancellation."""
+        ...
+
+
+@runtime_checkable
+class StreamsTar(Protocol):
+    """What a sandbox may offer besides: archives that need not fit into memory."""
+
+    async def stream_tar(self, source: str, add: Callable[[bytes], Awaitable[None]], *, max_bytes: int) -> None:
+        """As `Sandbox.download_tar`; the archive goes to `add` in chunks."""
         ...
 
 

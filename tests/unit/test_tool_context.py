@@ -253,3 +253,101 @@ def test_after_the_engine_has_stopped_it_refuses() -> None:
         toolbox = Toolbox(NoSandbox(), [])  # type: ignore[arg-type]
     with pytest.raises(RuntimeError, match="after its rollout's engine had stopped"):
         ToolContext(toolbox, toolbox.sandbox, loop).terminal("true")
+
+
+def test_web_and_browser_tools_that_cannot_work_say_why(rollout: Rollout, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [key for key in os.environ if key.endswith(("_API_KEY", "_URL"))]:
+        monkeypatch.delenv(name)
+    found = rollout.ctx.web_search("pytest")
+    assert found.keys() == {"error"} and "web_search cannot work here" in found["error"]
+    refused = json.dumps(rollout.ctx.web_extract("http://127.0.0.1:9/"))  # by the tool, or for want of its packages
+    assert "error" in refused
+    assert refused == json.dumps(rollout.ctx.web_extract(["http://127.0.0.1:9/"]))
+
+
+def test_names_modes_links_and_empty_directories_survive_both_ways(rollout: Rollout, tmp_path: Path) -> None:
+    source = tmp_path / "tree"
+    names = ["plain", "žluťoučký kůň 日本 🎉", "new\nline", "-rf *", "x" * 250, "deep/" * 20 + "f", "'\"$(id)`"]
+    for name in [*names, os.fsdecode(b"not utf-8 \xff\xfe")]:
+        (source / name).parent.mkdir(parents=True, exist_ok=True)
+        (source / name).write_text(repr(name))
+    modes = {"plain": 0o640, "-rf *": 0o755, "'\"$(id)`": 0o400}
+    for name, mode in modes.items():
+        (source / name).chmod(mode)
+    (source / "empty/inner").mkdir(parents=True)
+    (source / "soft").symlink_to("plain")
+    (source / "broken").symlink_to("nowhere")
+    (source / "folder").symlink_to("empty")
+    os.mkfifo(source / "pipe")
+
+    sent = {entry["path"]: entry for entry in rollout.ctx.upload_dir(source, "up")}
+    failed = {name: entry["error"] for name, entry in sent.items() if entry["exit_code"] != 0}
+    assert failed.keys() == {"broken", "folder", "pipe"} and "regular file" in failed["pipe"]
+    assert len(sent) == len(names) + 5
+    assert rollout.ctx.terminal("stat -c %a up/plain 'up/-rf *'; ls -A up/empty")["output"] == "640\n755\ninner\n"
+
+    rollout.ctx.terminal("(cd up; ln -s plain inside; ln plain hard; mkfifo pipe; mkdir -p void/void)")
+    back = {entry["path"]: entry["success"] for entry in rollout.ctx.download_dir("up", tmp_path / "down")}
+    assert [name for name, arrived in back.items() if not arrived] == ["pipe"]
+    for path in source.rglob("*"):
+        if path.is_file():
+            assert (tmp_path / "down" / path.relative_to(source)).read_bytes() == path.read_bytes()
+    for name, mode in modes.items():
+        assert (tmp_path / "down" / name).stat().st_mode & 0o777 == mode | 0o600
+    assert (tmp_path / "down/empty/inner").is_dir() and (tmp_path / "down/void/void").is_dir()
+    assert (tmp_path / "down/inside").readlink() == Path("plain")
+    (tmp_path / "nothing").mkdir()
+    assert rollout.ctx.upload_dir(tmp_path / "nothing", "made") == []
+    assert rollout.ctx.terminal("ls -d made")["output"] == "made\n"
+
+
+def test_one_file_that_cannot_be_sent_does_not_keep_the_others(rollout: Rollout, tmp_path: Path) -> None:
+    source = tmp_path / "tree"
+    source.mkdir()
+    for name in ("a", "b/taken", "c", "d"):
+        (source / name).parent.mkdir(exist_ok=True)
+        (source / name).write_text(name)
+    rollout.ctx.terminal("mkdir up; echo >up/b")
+    sent = {entry["path"]: entry["exit_code"] for entry in rollout.ctx.upload_dir(source, "up")}
+    assert sent == {"a": 0, "b/taken": -1, "c": 0, "d": 0}
+    assert rollout.ctx.terminal("cat up/a up/c up/d")["output"] == "acd"
+
+
+class Memory:
+    """How far this process grew, at its largest, while something ran (MB)."""
+
+    def __enter__(self) -> Memory:
+        Path("/proc/self/clear_refs").write_text("5")
+        self._before = self._look("VmRSS")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.growth_mb = (self._look("VmHWM") - self._before) / 1024
+
+    @staticmethod
+    def _look(field: str) -> int:
+        lines = Path("/proc/self/status").read_text().splitlines()
+        return next(int(line.split()[1]) for line in lines if line.startswith(field))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shape", ["2000 files", "one file"])
+def test_200_megabytes_go_in_and_out_in_bounded_memory(rollout: Rollout, tmp_path: Path, shape: str) -> None:
+    source, count = tmp_path / "tree", 2000 if shape == "2000 files" else 1
+    source.mkdir()
+    block = os.urandom(100_000)
+    for number in range(count):
+        with (source / f"f{number}").open("wb") as file:
+            for _ in range(2000 // count):
+                file.write(b"%09d" % number + block)
+    total = 2000 * 100_009
+    rollout.ctx.terminal("true")
+    with Memory() as memory:
+        sent = rollout.ctx.upload_dir(source, "up")
+        assert sum(entry["bytes"] for entry in sent) == total and len(sent) == count
+        back = rollout.ctx.download_dir("up", tmp_path / "down")
+        assert sum(entry["bytes"] for entry in back) == total and all(entry["success"] for entry in back)
+    for number in (0, count - 1):
+        name = f"f{number}"
+        assert (tmp_path / "down" / name).read_bytes() == (source / name).read_bytes()
+    assert memory.growth_mb < 100
