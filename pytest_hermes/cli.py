@@ -34,6 +34,9 @@ def _parser() -> argparse.ArgumentParser:
     show.add_argument("--json", action="store_true", help="the numbers as JSON, one object a line")
     show.set_defaults(run=_show)
 
+    tools = commands.add_parser("tools", help="list tool sets, what their schemas cost, and distributions")
+    tools.set_defaults(run=_tools)
+
     reap = commands.add_parser("reap", help="remove sandboxes whose owning process is dead")
     reap.add_argument("--sandbox", action="append", choices=["local", "docker"], help="only this backend; repeatable")
     reap.set_defaults(run=_reap)
@@ -73,6 +76,15 @@ def _show_task(run: Path, task: str) -> None:
         raise ConfigurationError(f"{run}: no task {task!r}{hint(task, {row['task_id'] for row in rows})}")
     for row in sorted(found, key=lambda row: row["attempt"]):
         print(shown("\n".join(render_row(row))))
+
+
+def _tools(options: argparse.Namespace) -> int:
+    from pytest_hermes.shown import shown_line
+    from pytest_hermes.tools.listing import list_tools
+
+    for line in list_tools():
+        print(shown_line(line))
+    return 0
 
 
 def _reap(options: argparse.Namespace) -> int:
