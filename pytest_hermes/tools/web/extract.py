@@ -130,7 +130,7 @@ def _codec(name: str) -> str | None:
     """Python's name of a page's charset, None if it has none. Browsers read ASCII and Latin 1 as Windows-1252."""
     try:
         found = codecs.lookup(name).name
-        b"".decode(found)
+        b" ".decode(found, "replace")
     except (LookupError, ValueError):  # unknown, or from bytes to bytes
         return None
     if found in _UNSAFE_CODECS:

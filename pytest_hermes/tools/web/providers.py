@@ -155,14 +155,18 @@ def choose(backend: str | None, environ: Mapping[str, str]) -> Service | str:
     says what to set."""
     if backend is None:
         services = (_service(provider, environ) for provider in PROVIDERS.values())
-        return next(
-            (service for service in services if service),
-            f"no search service: set one of {', '.join(dict.fromkeys(map(_variable, PROVIDERS.values())))}",
-        )
-    provider = PROVIDERS.get(backend)
-    if provider is None:
+        service = next((service for service in services if service), None)
+        missing = f"no search service: set one of {', '.join(map(_variable, PROVIDERS.values()))}"
+    elif backend in PROVIDERS:
+        service = _service(PROVIDERS[backend], environ)
+        missing = f"env.web_backend is {backend}: set {_variable(PROVIDERS[backend])}"
+    else:
         return f"env.web_backend: no search service {backend!r}; there are {', '.join(PROVIDERS)}"
-    return _service(provider, environ) or f"env.web_backend is {backend}: set {_variable(provider)}"
+    if service is None:
+        return missing
+    if not service.base_url.lower().startswith(("http://", "https://")):
+        return f"{service.provider.url_variable} is not an http:// or https:// URL"
+    return service
 
 
 def _service(provider: SearchProvider, environ: Mapping[str, str]) -> Service | None:

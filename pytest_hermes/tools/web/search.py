@@ -102,9 +102,10 @@ def masked(text: str, service: Service) -> str:
     """`text` without the service's key, which an answer may repeat, and without a password in its URL."""
     from yarl import URL
 
-    secrets = [service.key]
+    secrets: list[str | None] = [service.key]
     try:
-        secrets.append(URL(service.base_url).password or "")
+        base = URL(service.base_url)
+        secrets += [base.password, base.raw_password]
     except ValueError:
         secrets.append(service.base_url)
     for secret in filter(None, secrets):
