@@ -82,6 +82,13 @@ class DockerExec:
     async def state(self) -> dict[str, Any]:
         return await self._handle.inspect()
 
+    async def begun(self) -> None:
+        """Until the daemon has started the command, or could not. It answers before that, and a kill would be early."""
+        delay = _FIRST_POLL_S
+        while not (state := await self.state())["Running"] and state["ExitCode"] is None:
+            await asyncio.sleep(delay)
+            delay = min(_LONGEST_POLL_S, delay * 1.5)
+
     async def wait(self, stdout: Sink, stderr: Sink) -> ExecEnd:
         """Read to the main process's end, also when its streams end before it or are held after it."""
         reading = asyncio.ensure_future(self._read_all(stdout, stderr))

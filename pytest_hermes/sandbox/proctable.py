@@ -17,6 +17,9 @@ from typing import NamedTuple
 EXEC_VARIABLE = "HERMES_EXEC"
 SESSION_VARIABLE = "HERMES_SESSION"
 _ROUNDS = 20
+_EXEC_WAIT_S = 0.2
+_KERNEL_THREAD = 0x00200000
+"""PF_KTHREAD among the flags of /proc/<pid>/stat."""
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -98,14 +101,29 @@ def children(pid: int) -> list[int]:
 def environs() -> dict[int, bytes]:
     """The environment of every process but this one, by pid, each read once, so that all rules judge the same one.
 
-    In the middle of an `execve` a process shows none at all; those are read again once the others have been.
+    In the middle of an `execve` a process shows none at all; those are read again until they have one.
     """
     found = {pid: read_environ(pid) for pid in pids()}
     found.pop(os.getpid(), None)
+    deadline = time.monotonic() + _EXEC_WAIT_S
     for pid, environ in found.items():
-        if len(environ) < 2:
-            found[pid] = read_environ(pid)
+        while len(environ) < 2 and _is_becoming(pid):
+            os.sched_yield()
+            environ = found[pid] = read_environ(pid)  # noqa: PLW2901
+            if time.monotonic() > deadline:
+                break
     return found
+
+
+def _is_becoming(pid: int) -> bool:
+    """Whether a process that shows no environment may yet: no kernel thread, not dead, and no command line either."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:  # noqa: PTH123
+            fields = file.read().rpartition(b") ")[2].split()
+        with open(f"/proc/{pid}/cmdline", "rb") as file:  # noqa: PTH123
+            return not file.read(1) and fields[0] not in b"ZX" and not int(fields[6]) & _KERNEL_THREAD
+    except OSError:
+        return False
 
 
 def started_by_shell(shell_pid: int, not_before_s: float) -> list[int]:

@@ -20,8 +20,9 @@ from pytest_hermes.errors import (
     SandboxUnavailable,
     TaskError,
 )
-from pytest_hermes.sandbox.contract_case import RUN, request
+from pytest_hermes.sandbox.contract_case import RUN, request, sleepers, unique_seconds
 from pytest_hermes.sandbox.docker import DockerProvider
+from pytest_hermes.sandbox.docker_exec import DockerExec
 from pytest_hermes.sandbox.docker_sandbox import DockerSandbox
 from pytest_hermes.sandbox.shell import ShellSession
 from pytest_hermes.task import ImageBuild, SandboxSpec
@@ -81,6 +82,34 @@ def test_limits(image: str) -> None:
         env={"GIVEN": "yes"},
     )
     inside(spec, body)
+
+
+def test_command_that_starts_after_its_time(image: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The daemon answers before it has started a command; killing waits for it, or the command would run on."""
+    slow, order = 3, list[str]()
+    real_state, real_kill = DockerExec.state, DockerSandbox.kill_marked
+
+    async def state(running: DockerExec) -> dict[str, object]:
+        nonlocal slow
+        slow -= 1
+        found = {"Running": False, "ExitCode": None} if slow >= 0 else await real_state(running)
+        order.append("running" if found["Running"] else "not yet")
+        return found
+
+    async def kill(sandbox: DockerSandbox, marker: str) -> None:
+        order.append("kill")
+        await real_kill(sandbox, marker)
+
+    monkeypatch.setattr(DockerExec, "state", state)
+    monkeypatch.setattr(DockerSandbox, "kill_marked", kill)
+
+    async def body(sandbox: DockerSandbox) -> None:
+        seconds = unique_seconds()
+        assert (await sandbox.exec(f"sleep {seconds}", timeout_s=0.01)).timed_out
+        assert await sleepers(sandbox, seconds) == 0
+
+    inside(SandboxSpec(image=image), body)
+    assert order[: order.index("kill")] == ["not yet", "not yet", "not yet", "running"]
 
 
 def test_container_is_labelled_and_named(image: str) -> None:

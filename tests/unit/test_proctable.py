@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -59,6 +60,7 @@ def test_subshell_that_becomes_a_marked_program(
 def test_program_in_the_middle_of_its_exec(kill: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with subprocess.Popen(["sleep", "60"], env=MARKED, start_new_session=True) as child:
         first_seen_as(MID_EXEC, child.pid, monkeypatch)
+        monkeypatch.setattr(proctable, "_is_becoming", lambda pid: pid == child.pid)
         if kill == "command":
             proctable.kill_marked("mark-1")
         else:
@@ -72,3 +74,14 @@ def test_other_commands_jobs_live(shell: subprocess.Popen[bytes]) -> None:
         assert other.poll() is None
         other.kill()
     shell.communicate()
+
+
+def test_what_has_no_environment_for_good_is_not_waited_for() -> None:
+    with subprocess.Popen(["sleep", "60"], env={}) as child, subprocess.Popen(["true"]) as dead:
+        os.waitid(os.P_PID, dead.pid, os.WEXITED | os.WNOWAIT)
+        while b"sleep" not in Path(f"/proc/{child.pid}/cmdline").read_bytes():
+            os.sched_yield()
+        assert not proctable._is_becoming(child.pid)
+        assert not proctable._is_becoming(dead.pid)
+        assert not proctable._is_becoming(2)  # kthreadd, or nothing
+        child.kill()

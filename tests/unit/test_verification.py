@@ -31,8 +31,12 @@ from pytest_hermes.verification import read_reward, run_test_script, wait_health
 
 SAMPLES = Path(__file__).parent.parent / "data" / "harbor"
 IMAGE = "ubuntu:24.04"
-RUNNING = "cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\\0' ' ' | grep -q '{}'"
 docker = pytest.mark.requires("docker", "sample-images")
+
+
+def running(command: str) -> str:
+    """A shell condition: such a process runs. The pattern does not match grep's own command line."""
+    return f"cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\\0' ' ' | grep -q '[{command[0]}]{command[1:]}'"
 
 
 # -- reward files ----------------------------------------------------------------------------------
@@ -200,7 +204,7 @@ def test_exit_code_counts_only_where_asked_for() -> None:
 def test_timeout_kills_the_tree_and_a_second_run_is_clean() -> None:
     script = "\n".join(
         [
-            RUNNING.format("sleep 987") + " && exit 1",
+            running("sleep 987") + " && exit 1",
             "[ -e /marker ] && echo 1 >/logs/verifier/reward.txt && exit",
             "touch /marker; echo 1 >/logs/verifier/reward.txt; setsid sleep 987 & sleep 987",
         ]
@@ -267,7 +271,7 @@ def test_tampering_takes_a_reward_away() -> None:
 @docker
 def test_background_processes_of_the_agent_live_on() -> None:
     agent = "(setsid sleep 654 >/dev/null 2>&1 </dev/null &)"
-    script = f"{RUNNING.format('sleep 654')} && echo 1 >/logs/verifier/reward.txt"
+    script = f"{running('sleep 654')} && echo 1 >/logs/verifier/reward.txt"
     assert judged(script, agent).reward == 1.0
 
 
