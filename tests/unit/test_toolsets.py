@@ -107,7 +107,7 @@ def test_an_unknown_name_gets_the_closest(wrong: str, right: str) -> None:
 
 
 def test_a_set_named_itself_must_work_and_the_error_says_why_not() -> None:
-    with pytest.raises(ConfigurationError, match="'web': web_search cannot work here: .*TAVILY_API_KEY"):
+    with pytest.raises(ConfigurationError, match=r"'web': web_search cannot work here: .*TAVILY_API_KEY"):
         select_tools(["terminal", "web"], settings=SETTINGS)
     with pytest.raises(ConfigurationError, match="'web_search': web_search cannot work here"):
         select_tools(["web_search"], settings=SETTINGS)
@@ -230,7 +230,7 @@ def test_a_distribution_of_which_nothing_can_work_is_an_error() -> None:
 
 
 def test_an_unknown_distribution_gets_the_closest() -> None:
-    with pytest.raises(ConfigurationError, match="'reserch'.* Did you mean 'research'"):
+    with pytest.raises(ConfigurationError, match=r"'reserch'.* Did you mean 'research'"):
         draw_tools("reserch", 0, settings=SETTINGS)
 
 
