@@ -109,7 +109,7 @@ def environs() -> dict[int, bytes]:
     for pid, environ in found.items():
         while len(environ) < 2 and _is_becoming(pid):
             os.sched_yield()
-            environ = found[pid] = read_environ(pid)  # noqa: PLW2901
+            environ = found[pid] = read_environ(pid)
             if time.monotonic() > deadline:
                 break
     return found
