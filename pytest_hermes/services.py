@@ -264,6 +264,9 @@ def tool_settings(settings: Settings) -> ToolSettings:
         tool_pool_size=env.tool_pool_size,
         web_backend=env.web_backend,
         allow_private_urls=env.allow_private_urls,
+        browser_executable=env.browser_executable,
+        browser_timeout_s=env.browser_timeout,
+        browser_dialog_timeout_s=env.browser_dialog_timeout,
     )
 
 

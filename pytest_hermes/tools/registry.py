@@ -23,6 +23,18 @@ BUILTIN: Mapping[str, str] = {
     "todo": "todo:TODO",
     "web_search": "web.tools:WEB_SEARCH",
     "web_extract": "web.tools:WEB_EXTRACT",
+    "browser_navigate": "browser.tools:NAVIGATE",
+    "browser_snapshot": "browser.tools:SNAPSHOT",
+    "browser_click": "browser.tools:CLICK",
+    "browser_type": "browser.tools:TYPE",
+    "browser_scroll": "browser.tools:SCROLL",
+    "browser_back": "browser.tools:BACK",
+    "browser_press": "browser.tools:PRESS",
+    "browser_get_images": "browser.tools:GET_IMAGES",
+    "browser_vision": "browser.tools:VISION",
+    "browser_console": "browser.tools:CONSOLE",
+    "browser_cdp": "browser.tools:CDP",
+    "browser_dialog": "browser.tools:DIALOG",
 }
 """Where each tool is: `module:ATTRIBUTE` below `pytest_hermes.tools`."""
 
@@ -31,6 +43,7 @@ TOOLSETS: Mapping[str, tuple[str, ...]] = {
     "file": ("read_file", "write_file", "patch", "search_files"),
     "todo": ("todo",),
     "web": ("web_search", "web_extract"),
+    "browser": (*(name for name in BUILTIN if name.startswith("browser_")), "web_search"),
 }
 """Tools by set. A tool may stand in several sets; the first one that has it is its home."""
 

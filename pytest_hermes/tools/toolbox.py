@@ -6,7 +6,7 @@ import dataclasses
 import json
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pytest_hermes.errors import SandboxKilled, SandboxLost
@@ -42,6 +42,11 @@ class ToolSettings:
     tool_pool_size: int = 128
     web_backend: str | None = None
     allow_private_urls: bool = False
+    browser_executable: str | None = None
+    browser_timeout_s: float = 30
+    browser_dialog_timeout_s: float = 30
+    describe_image: Callable[[bytes, str], Awaitable[str]] | None = None
+    """Asks a vision model about a PNG, for `browser_vision`."""
 
 
 @dataclasses.dataclass(frozen=True)
