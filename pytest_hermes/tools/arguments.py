@@ -10,10 +10,13 @@ from __future__ import annotations
 
 import difflib
 import json
+import math
 from collections.abc import Mapping
 from typing import Any
 
 from pytest_hermes.tools.tool import Schema, ToolFailure
+
+_NAMES_SHOWN = 20
 
 
 def parse_arguments(arguments: str | Mapping[str, Any] | None) -> dict[str, Any]:
@@ -56,14 +59,16 @@ def validate(parameters: Schema, arguments: Mapping[str, Any], tool: str) -> dic
     missing = [name for name in parameters.get("required", ()) if name not in values or arguments.get(name) is None]
     unknown = [name for name in arguments if name not in properties]
     if missing:
-        found = ", ".join(_short(name) for name in arguments) or "none"
+        found = ", ".join(_short(name) for name in [*arguments][:_NAMES_SHOWN]) or "none"
+        if len(arguments) > _NAMES_SHOWN:
+            found += f" and {len(arguments) - _NAMES_SHOWN} more"
         raise ToolFailure(
             f"{tool}: missing required argument {', '.join(map(repr, missing))}. Arguments given: {found}. "
             f"Send every one of: {', '.join(parameters['required'])}."
         )
-    for name in unknown:
+    for name in unknown[:_NAMES_SHOWN]:
         absent = [known for known in properties if arguments.get(known) is None]
-        if close := difflib.get_close_matches(name[:100], absent, n=1, cutoff=0.75):
+        if close := difflib.get_close_matches(str(name)[:100], absent, n=1, cutoff=0.75):
             raise ToolFailure(f"{tool}: unknown argument {_short(name)}; did you mean '{close[0]}'?")
     return values
 
@@ -83,7 +88,7 @@ def _fit(value: Any, schema: Schema, where: str) -> Any:
     elif kind == "object":
         if not isinstance(value, Mapping):
             raise ToolFailure(_expected(where, "an object", value))
-        value = validate(schema, value, where) if "properties" in schema else dict(value)
+        value = validate(schema, value, where) if "properties" in schema else dict(_plain(value, where))
     if "enum" in schema and value not in schema["enum"]:
         raise ToolFailure(f"{where} must be one of {', '.join(map(repr, schema['enum']))}, got {_short(value)}.")
     if "minimum" in schema:
@@ -127,9 +132,11 @@ def _number(value: Any, where: str) -> float:
             value = float(value)
         except ValueError:
             pass
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or value != value:
-        raise ToolFailure(_expected(where, "a number", value))
-    return value
+    if isinstance(value, int) and not isinstance(value, bool):
+        return max(-(2**53), min(value, 2**53))
+    if isinstance(value, float) and math.isfinite(value):
+        return value
+    raise ToolFailure(_expected(where, "a finite number", value))
 
 
 def _boolean(value: Any, where: str) -> bool:
@@ -149,7 +156,25 @@ def _array(value: Any, schema: Schema, where: str) -> list[Any]:
     if not isinstance(value, list):
         raise ToolFailure(_expected(where, "an array", value))
     items = schema.get("items")
-    return value if items is None else [_fit(item, items, f"{where}[{index}]") for index, item in enumerate(value)]
+    if items is None:
+        _plain(value, where)
+        return value
+    return [_fit(item, items, f"{where}[{index}]") for index, item in enumerate(value)]
+
+
+def _plain(value: Any, where: str) -> Any:
+    """A value of which the schema says no more than its kind: anything that can go into JSON again."""
+    try:
+        json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
+    except UnicodeEncodeError:
+        reason = "it has a lone surrogate in it, which is no character"
+    except RecursionError:
+        reason = "it is nested too deeply"
+    except (ValueError, TypeError) as error:
+        reason = str(error)
+    else:
+        return value
+    raise ToolFailure(f"{where} cannot be used: {reason}.")
 
 
 _KINDS = {str: "a string", bool: "a boolean", int: "an integer", float: "a number", list: "an array", dict: "an object"}

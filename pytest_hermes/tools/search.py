@@ -18,6 +18,8 @@ from pytest_hermes.tools.workspace import Workspace, quote, text_of
 
 MAX_OUTPUT = 2_000_000
 MAX_LINE = 500
+MAX_ARGUMENT_CHARS = 30_000
+"""A program's argument has 128 KiB at most, a character up to 4 bytes."""
 SEARCH_TIMEOUT_S = 60.0
 _KERNEL = ("/proc", "/sys", "/dev")
 """Left out when the whole file system is searched."""
@@ -35,6 +37,9 @@ async def _run(workspace: Workspace, arguments: Mapping[str, Any]) -> Result:
         workspace.search_programs = text_of(await workspace.script(_PROBE)).strip()
     if not arguments["pattern"]:
         raise ToolFailure("search_files: pattern is empty. Give a regular expression, or a glob with target='files'.")
+    for name in ("pattern", "path", "file_glob"):
+        if len(arguments.get(name) or "") > MAX_ARGUMENT_CHARS:
+            raise ToolFailure(f"search_files: {name} has more than {MAX_ARGUMENT_CHARS} characters. Search for less.")
     if arguments["target"] == "files":
         return await _find_files(workspace, arguments)
     return await _search_content(workspace, arguments)

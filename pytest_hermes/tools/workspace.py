@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 CONTROL_TIMEOUT_S = 60.0
 INLINE_INPUT_BYTES = 48_000
 """Up to here an input travels inside the script through the kept shell; above, an exec with stdin is faster."""
+MAX_PATH_CHARS = 4_095
 MAX_EDIT_BYTES = 16_000_000
 
 
@@ -75,6 +76,10 @@ class Workspace:
         """The absolute path in the sandbox that a tool's `path` argument means."""
         if not path:
             raise ToolFailure("path is empty. Give the path of a file or directory.")
+        if "\0" in path:
+            raise ToolFailure(f"{path[:80]!r} contains a NUL byte, which no path can hold. Remove it.")
+        if len(path) > MAX_PATH_CHARS:
+            raise ToolFailure(f"{path[:80]!r}… has {len(path)} characters; a path has {MAX_PATH_CHARS} at most.")
         if path == "~" or path.startswith("~/"):
             path = posixpath.join(self.sandbox.home, path[2:])
         return posixpath.join(self.cwd, path)
