@@ -14,6 +14,7 @@ import uuid
 from collections.abc import Mapping
 from typing import Any
 
+from pytest_hermes.tools.pty import END_OF_INPUT, under_terminal
 from pytest_hermes.tools.tool import Result, Tool, ToolFailure, integer, object_schema, string
 from pytest_hermes.tools.workspace import Workspace, quote, text_of
 
@@ -37,6 +38,8 @@ class Process:
     folder: str
     pid: int
     started: float
+    terminal: bool = False
+    """Whether it runs under a pseudo-terminal."""
     exit_code: int | None = None
     killed: bool = False
 
@@ -54,12 +57,13 @@ class ProcessTable:
     def __init__(self) -> None:
         self._processes: dict[str, Process] = {}
 
-    async def start(self, workspace: Workspace, command: str, workdir: str | None) -> Result:
+    async def start(self, workspace: Workspace, command: str, workdir: str | None, *, terminal: bool = False) -> Result:
         """Start `command` with the agent's shell's cwd and exported variables. The result of `terminal`."""
         identity = f"proc_{uuid.uuid4().hex[:12]}"
         cwd = workdir or workspace.cwd
         script = _START.replace("@ID@", identity).replace("@RUNNER@", shlex.quote(_RUNNER))
-        script = script.replace("@COMMAND@", shlex.quote(command))
+        run = await under_terminal(workspace, command, typed=True) if terminal else command
+        script = script.replace("@COMMAND@", shlex.quote(run))
         done = await workspace.run(script, timeout_s=START_TIMEOUT_S, workdir=workdir)
         before, _, last = text_of(done.output).rpartition("\n@")
         pid, _, folder = last.strip().partition(" ")
@@ -67,7 +71,7 @@ class ProcessTable:
             await workspace.sandbox.check()
             said = (before + last).strip()[:500] or f"exit code {done.exit_code}"
             raise ToolFailure(f"The background process could not be started: {said}", exit_code=-1, output="")
-        process = Process(identity, command, cwd, quote(folder), int(pid), time.time())
+        process = Process(identity, command, cwd, quote(folder), int(pid), time.time(), terminal)
         self._processes[identity] = process
         return {
             "output": "Background process started",
@@ -160,7 +164,10 @@ class ProcessTable:
 
     async def close(self, workspace: Workspace, process: Process) -> Result:
         await self._expect_running(workspace, process)
-        await workspace.script(f"cd {process.folder} && : >closed && kill $(cat holder) 2>/dev/null")
+        if process.terminal:
+            await self.write(workspace, process, END_OF_INPUT)
+        end = ":" if process.terminal else "kill $(cat holder) 2>/dev/null"
+        await workspace.script(f"cd {process.folder} && : >closed && {end}")
         return {"status": "ok", "message": "stdin closed"}
 
     def find(self, session_id: str | None) -> Process:
@@ -283,7 +290,9 @@ async def _run(workspace: Workspace, arguments: Mapping[str, Any]) -> Result:
         case "close":
             return await table.close(workspace, process)
     data = arguments.get("data", "")
-    return await table.write(workspace, process, data + "\n" if action == "submit" else data)
+    if action == "submit":
+        data += "\r" if process.terminal else "\n"  # what the key Enter sends
+    return await table.write(workspace, process, data)
 
 
 PROCESS = Tool(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from pytest_hermes.tools.pty import under_terminal
 from pytest_hermes.tools.tool import Result, Tool, boolean, integer, object_schema, string
 from pytest_hermes.tools.workspace import Workspace, text_of
 
@@ -21,8 +22,9 @@ async def _run(workspace: Workspace, arguments: Mapping[str, Any]) -> Result:
             "The command contains a NUL byte, which no shell takes. Remove it, or write the bytes with printf."
         )
     workdir = workspace.resolve(arguments["workdir"]) if arguments.get("workdir") else None
+    terminal = bool(arguments["pty"])
     if arguments["background"]:
-        return await workspace.state.processes.start(workspace, command, workdir)
+        return await workspace.state.processes.start(workspace, command, workdir, terminal=terminal)
     settings = workspace.settings
     timeout_s = arguments.get("timeout", settings.terminal_timeout_s)
     if timeout_s > settings.max_foreground_timeout_s:
@@ -30,6 +32,8 @@ async def _run(workspace: Workspace, arguments: Mapping[str, Any]) -> Result:
             f"Foreground timeout {timeout_s}s exceeds the maximum of {settings.max_foreground_timeout_s:g}s. Use a "
             f"smaller timeout, or background=true and process(action='wait')."
         )
+    if terminal:
+        command = await under_terminal(workspace, command, typed=False)
     return await run_command(workspace, command, timeout_s=timeout_s, workdir=workdir)
 
 
@@ -75,13 +79,15 @@ TERMINAL = Tool(
     "Foreground (default): returns as soon as the command ends. Background (background=true): for servers and long "
     "work; returns a session_id for the process tool.\n"
     "For files prefer read_file, write_file, patch and search_files over cat, heredocs, sed and grep. Commands have no "
-    "terminal and no stdin: use non-interactive flags.",
+    "terminal and no stdin: use non-interactive flags, or pty=true for programs that need a terminal; with "
+    "background=true the process tool types into it.",
     object_schema(
         ["command"],
         command=string("The shell command to run"),
         background=boolean("Run in the background; manage it with the process tool"),
         timeout=integer("Seconds to wait at most in the foreground", minimum=1),
         workdir=string("Directory to run this command in (default: where the shell stands)"),
+        pty=boolean("Run under a pseudo-terminal, in a shell of its own: its cd and export do not stay"),
     ),
     _run,
 )
