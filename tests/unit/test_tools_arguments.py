@@ -123,7 +123,7 @@ def test_an_unknown_tool_set_names_the_closest() -> None:
 
 HERMES_PARAMETERS = {
     "terminal": (
-        {"command": "string", "background": "boolean", "timeout": "integer", "workdir": "string"},
+        {"command": "string", "background": "boolean", "timeout": "integer", "workdir": "string", "pty": "boolean"},
         {"command"},
     ),
     "process": (
