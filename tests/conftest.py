@@ -10,6 +10,8 @@ import subprocess
 import pytest
 
 from pytest_hermes.sandbox.bubblewrap import why_unusable
+from pytest_hermes.tools.browser.executable import why_unavailable as why_no_browser
+from pytest_hermes.tools.toolbox import ToolSettings
 
 pytest_plugins = ["pytester"]
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # hundreds of tests start a pytest each: compile once, not in each
@@ -33,6 +35,8 @@ def missing(part: str) -> str | None:
             return reason
         found = subprocess.run(["docker", "image", "inspect", "ubuntu:24.04"], capture_output=True)
         return None if found.returncode == 0 else "no base images: run tests/images/build.sh"
+    if part == "chromium":
+        return why_no_browser(ToolSettings())
     return f"unknown part {part!r}"
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from playwright.async_api import BrowserContext, ConsoleMessage, WebError
+    from playwright.async_api import BrowserContext, ConsoleMessage, Page, WebError
 
 MAX_KEPT = 200
 TEXT_CHARS = 2_000
@@ -17,11 +18,12 @@ FLOOD_CHARS = 5_000_000
 class Console:
     """Listens until the pages have written more than anyone reads; `rearm` listens again. Lives on the loop."""
 
-    def __init__(self, context: BrowserContext, notes: list[str]) -> None:
+    def __init__(self, context: BrowserContext, notes: list[str], silence: Callable[[Page], None]) -> None:
         self.messages: deque[dict[str, Any]] = deque(maxlen=MAX_KEPT)
         self.errors: deque[dict[str, Any]] = deque(maxlen=MAX_KEPT)
         self._context = context
         self._notes = notes
+        self._silence = silence
         self._listens = False
         self._heard = 0
         self._heard_chars = 0
@@ -46,6 +48,8 @@ class Console:
             if self._listens:  # every message costs the engine's loop time, so a flood is cut off at its source
                 self._listens = False
                 self._context.remove_listener("console", self._message)
+                if message.page is not None:
+                    self._silence(message.page)
                 self._notes.append(
                     f"The page writes to the console without end: after {self._heard} messages no more are collected "
                     "until the next browser_navigate."

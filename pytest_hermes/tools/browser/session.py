@@ -32,6 +32,7 @@ ACTION_TIMEOUT_S = 10.0
 RESUME_TIMEOUT_S = 5.0
 CLOSE_TIMEOUT_S = 15.0
 OPEN_TIMEOUT_S = 30.0
+FOLLOW_TIMEOUT_S = 5.0
 
 T = TypeVar("T")
 
@@ -59,6 +60,7 @@ class BrowserSession:
         self._shared: SharedBrowser | None = None
         self._context: BrowserContext | None = None
         self._tabs: list[Tab] = []
+        self._arrivals: asyncio.Queue[None] = asyncio.Queue()
         self._suspended: asyncio.Task[Any] | None = None
         self._errands: set[asyncio.Task[Any]] = set()
         self._is_closed = False
@@ -73,31 +75,41 @@ class BrowserSession:
             raise ToolFailure(f"There is no browser here: {reason}")
         return session
 
+    @property
+    def action_s(self) -> float:
+        """Seconds that a click and the like may take."""
+        return min(ACTION_TIMEOUT_S, self.settings.browser_timeout_s)
+
     # -- acting --------------------------------------------------------------------------------------
 
     async def act(self, what: str, work: Callable[[Tab], Coroutine[Any, Any, T]], timeout_s: float) -> Done[T]:
-        """Do `work` on the current tab, for `timeout_s` at most. Raises ToolFailure, which says how the page is now."""
+        """Do `work` on the current tab, for `timeout_s` at most from when it has its place.
+
+        Raises ToolFailure, which says how the page is now.
+        """
         if self.dialogs.pending:
             raise ToolFailure(f"{what}: the page waits for an answer to a dialog. Use browser_dialog first.")
-        tab = await self.tab()
-        self._reap()
-        task = asyncio.create_task(work(tab))
-        interruptions = [asyncio.create_task(event.wait()) for event in (self.dialogs.opened, tab.gone)]
-        try:
-            await asyncio.wait([task, *interruptions], timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
-            if not task.done() and self.dialogs.pending and not tab.gone.is_set():
-                self._suspended = task  # goes on once the dialog is answered
-                return Done(None, is_interrupted=True)
-            if not task.done() and tab.gone.is_set():
-                await asyncio.wait([task], timeout=RESUME_TIMEOUT_S)  # a closed page ends what was done to it
-            if not task.done():
-                raise await self._overdue(what, timeout_s, tab)
-            return Done(await self._result(task, what, tab))
-        finally:
-            for waiter in interruptions:
-                waiter.cancel()
-            if not task.done() and task is not self._suspended:
-                task.cancel()
+        async with self._joined().places:
+            tab = await self.tab()
+            self._reap()
+            task = asyncio.create_task(work(tab))
+            task.add_done_callback(_retrieved)
+            interruptions = [asyncio.create_task(event.wait()) for event in (self.dialogs.opened, tab.gone)]
+            try:
+                await asyncio.wait([task, *interruptions], timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+                if not task.done() and self.dialogs.pending and not tab.gone.is_set():
+                    self._suspended = task  # goes on once the dialog is answered
+                    return Done(None, is_interrupted=True)
+                if not task.done() and tab.gone.is_set():
+                    await asyncio.wait([task], timeout=RESUME_TIMEOUT_S)  # a closed page ends what was done to it
+                if not task.done():
+                    raise await self._overdue(what, timeout_s, tab)
+                return Done(await self._result(task, what, tab))
+            finally:
+                for waiter in interruptions:
+                    waiter.cancel()
+                if not task.done() and task is not self._suspended:
+                    task.cancel()
 
     async def _result(self, task: asyncio.Task[T], what: str, tab: Tab) -> T:
         from playwright.async_api import Error
@@ -164,6 +176,21 @@ class BrowserSession:
             del self.notes[:]
         return result
 
+    def forget_arrivals(self) -> None:
+        while not self._arrivals.empty():
+            self._arrivals.get_nowait()
+
+    async def follow(self) -> None:
+        """Wait for the tab that a page has asked for and for its document, but not for long: it may be blocked."""
+        from playwright.async_api import Error
+
+        try:
+            async with asyncio.timeout(FOLLOW_TIMEOUT_S):
+                await self._arrivals.get()
+                await self._living()[-1].page.wait_for_load_state("domcontentloaded")
+        except (Error, TimeoutError, IndexError):
+            pass  # none came, or it takes its time: the next snapshot shows what there is
+
     # -- tabs ----------------------------------------------------------------------------------------
 
     async def tab(self) -> Tab:
@@ -198,16 +225,21 @@ class BrowserSession:
         self._tabs = [tab for tab in self._tabs if not tab.gone.is_set()]
         return self._tabs
 
-    async def _open(self) -> None:
+    def _joined(self) -> SharedBrowser:
         if self._is_closed:
             raise ToolFailure("The browser was closed: the rollout is over.")
         if self._shared is None:
             self._shared = SharedBrowser.of_loop(self.settings.browser_executable)
             self._shared.enter()
-        context, self.passage = await self._shared.context(self.passage, allow_private=self.settings.allow_private_urls)
+        return self._shared
+
+    async def _open(self) -> None:
+        context, self.passage = await self._joined().context(
+            self.passage, allow_private=self.settings.allow_private_urls
+        )
         self._context = context
         self.references = References()
-        self.console = Console(context, self.notes)
+        self.console = Console(context, self.notes, self._silence)
         context.on("page", self._adopt)
         context.on("dialog", self._dialog)
         context.on("close", lambda _: self._lost(context))
@@ -215,6 +247,7 @@ class BrowserSession:
     def _adopt(self, page: Page) -> None:
         if any(tab.page is page for tab in self._tabs):
             return
+        self._arrivals.put_nowait(None)
         if len(self._living()) >= MAX_TABS:
             self._note(f"A new tab was closed at once: {MAX_TABS} tabs are open.")
             self._errand(Tab(page).close())
@@ -258,6 +291,11 @@ class BrowserSession:
             for tab in self._tabs:
                 tab.gone.set()
 
+    def _silence(self, page: Page) -> None:
+        for tab in self._tabs:
+            if tab.page is page:
+                self._errand(tab.silence())
+
     def _note(self, text: str) -> None:
         if len(self.notes) < MAX_NOTES and text not in self.notes:
             self.notes.append(text)
@@ -289,6 +327,12 @@ class BrowserSession:
                 if self.passage is not None:
                     shared.proxy.dismiss(self.passage)
                 await shared.leave()
+
+
+def _retrieved(task: asyncio.Task[Any]) -> None:
+    """Nobody may be left to ask how it ended."""
+    if not task.cancelled():
+        task.exception()
 
 
 def _first_lines(error: BaseException) -> str:

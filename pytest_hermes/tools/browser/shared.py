@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 START_TIMEOUT_S = 90.0
 CLOSE_TIMEOUT_S = 15.0
+MIN_PLACES = 8
+PLACES_PER_CORE = 2
 VIEWPORT_PX = (1280, 720)
 ARGUMENTS = (
     "--disable-dev-shm-usage",  # /dev/shm of a container has 64 MB
@@ -37,7 +39,6 @@ ARGUMENTS = (
     "--js-flags=--max-old-space-size=512",  # a page that fills its heap crashes alone
 )
 KEPT_VARIABLES = ("PATH", "LANG", "LC_ALL", "TZ", "TMPDIR", "XDG_RUNTIME_DIR", "LD_LIBRARY_PATH", "FONTCONFIG_PATH")
-"""What Chromium sees of the environment: keys of models are none of a page's business."""
 
 _SHARED: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, SharedBrowser]] = weakref.WeakKeyDictionary()
 
@@ -47,6 +48,8 @@ class SharedBrowser:
 
     def __init__(self, executable: str | None) -> None:
         self.proxy = GuardedProxy()
+        self.places = asyncio.Semaphore(max(MIN_PLACES, PLACES_PER_CORE * (os.cpu_count() or 1)))
+        """Held while a page is acted upon: more pages at work than cores would only run into their time-outs."""
         self._executable = executable
         self._lock = asyncio.Lock()
         self._users = 0
@@ -112,7 +115,8 @@ class SharedBrowser:
                     headless=True,
                     chromium_sandbox=os.geteuid() != 0,
                     args=list(ARGUMENTS),
-                    env={name: os.environ[name] for name in KEPT_VARIABLES if name in os.environ},
+                    ignore_default_args=["--disable-popup-blocking"],  # a tab for a click, not a hundred
+                    env=_environment(),
                     proxy={"server": self.proxy.url},  # what belongs to no rollout has no credentials and is refused
                 )
         except (Error, OSError, TimeoutError) as error:
@@ -144,3 +148,8 @@ class SharedBrowser:
                     await playwright.stop()
         await self.proxy.aclose()
         self.proxy = GuardedProxy()
+
+
+def _environment() -> dict[str, str | float | bool]:
+    """What Chromium sees: keys of models are none of a page's business, and HOME is where nothing can be left."""
+    return {"HOME": os.devnull, **{name: os.environ[name] for name in KEPT_VARIABLES if name in os.environ}}

@@ -94,10 +94,16 @@ class References:
 
     async def element(self, text: str) -> tuple[str, Ref, ElementHandle]:
         """The living element of a reference, with the reference as `@eN`. Raises ToolFailure if it is gone."""
+        from playwright.async_api import Error
+
         number, ref = self.find(text)
         found = None
         if not ref.frame.is_detached():
-            found = await ref.frame.query_selector(f"{ENGINE}=element;{ref.token};{ref.id}")
+            try:
+                found = await ref.frame.query_selector(f"{ENGINE}=element;{ref.token};{ref.id}")
+            except Error as error:
+                if not any(sign in str(error) for sign in ("different document", "destroyed", "detached")):
+                    raise  # those say that the document was just replaced
         if found is None:
             raise ToolFailure(
                 f"@e{number} ({ref.label[:80]}) is not on the page any more: the page has changed since the snapshot. "

@@ -10,10 +10,12 @@ if TYPE_CHECKING:
     from playwright.async_api import CDPSession, Frame, Page
 
 ATTACH_TIMEOUT_S = 10.0
-PROBE_TIMEOUT_S = 2.0
+PROBE_TIMEOUT_S = 5.0
 SETTLE_TIMEOUT_S = 10.0
 CLOSE_TIMEOUT_S = 10.0
 TWO_FRAMES = "new Promise(done => requestAnimationFrame(() => requestAnimationFrame(() => done(1))))"
+
+SILENCE = "for (const name of Object.keys(console)) console[name] = () => {}"
 
 
 class Tab:
@@ -29,6 +31,8 @@ class Tab:
         self.ready = asyncio.Event()
         self.ready.set()
         self.has_crashed = False
+        self.windows = 0
+        """How many windows this page has asked for."""
         self._cdp: CDPSession | None = None
         self._attaching = asyncio.Lock()
         self._main_frame: str | None = None
@@ -44,6 +48,7 @@ class Tab:
                 self._main_frame = tree["frameTree"]["frame"]["id"]
                 for event in ("frameRequestedNavigation", "frameStartedNavigating"):
                     session.on(f"Page.{event}", self._leaving)
+                session.on("Page.windowOpen", self._opens)
                 for event in ("domContentEventFired", "frameStoppedLoading"):
                     session.on(f"Page.{event}", self._arrived)
                 await session.send("Page.enable")
@@ -68,6 +73,9 @@ class Tab:
     def _arrived(self, event: dict[str, Any]) -> None:
         if event.get("frameId", self._main_frame) == self._main_frame:
             self.ready.set()
+
+    def _opens(self, _: dict[str, Any]) -> None:
+        self.windows += 1
 
     def _crash(self, _: Page) -> None:
         self.has_crashed = True
@@ -120,6 +128,16 @@ class Tab:
         except (Error, TimeoutError):
             return False
         return True
+
+    async def silence(self) -> None:
+        """Let the page's console do nothing any more."""
+        from playwright.async_api import Error
+
+        try:
+            async with asyncio.timeout(SETTLE_TIMEOUT_S):
+                await (await self.cdp()).send("Runtime.evaluate", {"expression": SILENCE})
+        except (Error, TimeoutError):
+            pass  # it went away, or does nothing but write: its time-outs bound what that costs
 
     async def close(self) -> None:
         from playwright.async_api import Error

@@ -11,10 +11,11 @@ from typing import Any
 from pytest_hermes.tools.browser import cdp as devtools
 from pytest_hermes.tools.browser import snapshot as snapshots
 from pytest_hermes.tools.browser.address import checked_address
+from pytest_hermes.tools.browser.evaluation import evaluate
 from pytest_hermes.tools.browser.executable import why_unavailable
-from pytest_hermes.tools.browser.session import ACTION_TIMEOUT_S, BrowserSession
+from pytest_hermes.tools.browser.session import BrowserSession
 from pytest_hermes.tools.browser.shared import VIEWPORT_PX
-from pytest_hermes.tools.browser.tab import Tab
+from pytest_hermes.tools.browser.tab import SETTLE_TIMEOUT_S, Tab
 from pytest_hermes.tools.tool import Result, Schema, Tool, ToolFailure, boolean, object_schema, string
 from pytest_hermes.tools.workspace import Workspace
 
@@ -69,6 +70,7 @@ async def _go(session: BrowserSession, tab: Tab, url: str, timeout_s: float) -> 
         await cdp.send("Page.stopLoading")
         raise ToolFailure(f"{url[:500]}: no answer within {timeout_s:g} s.") from None
     except Error as error:
+        await tab.loaded(LOAD_TIMEOUT_S)  # the browser's own error page comes, and would interrupt what is next
         if session.passage is not None and session.passage.refused:
             reason = session.passage.refused.pop()
             raise ToolFailure(f"{url[:500]}: {reason}") from None
@@ -77,7 +79,7 @@ async def _go(session: BrowserSession, tab: Tab, url: str, timeout_s: float) -> 
         raise
     if not await tab.loaded(max(0.0, timeout_s - (time.monotonic() - started))):
         if not await tab.answers():
-            raise ToolFailure(f"{url[:500]}: not loaded within {timeout_s:g} s. {await session.recovered(tab)}")
+            raise TimeoutError(f"not loaded within {timeout_s:g} s")
         session.notes.append(
             f"The page had not loaded within {timeout_s:g} s; this is what has arrived. A script that kept it busy was "
             "stopped."
@@ -113,20 +115,21 @@ async def _snapshot(session: BrowserSession, workspace: Workspace, arguments: Ar
     return {"success": True} | await _shown(session, full=arguments["full"])
 
 
-async def _acted(
-    session: BrowserSession, what: str, work: Callable[[Tab], Awaitable[Result]], timeout_s: float = ACTION_TIMEOUT_S
-) -> Result:
+async def _acted(session: BrowserSession, what: str, work: Callable[[Tab], Awaitable[Result]]) -> Result:
     """`work` done and the page settled; its result, with `url` where that has changed."""
 
     async def settled(tab: Tab) -> Result:
         await tab.cdp()
-        before = tab.page.url
+        before, windows = tab.page.url, tab.windows
+        session.forget_arrivals()
         done = await work(tab)
         if not await tab.settle():
             session.notes.append("The page is still loading.")
+        if tab.windows > windows:
+            await session.follow()
         return done if tab.page.url == before else {**done, "url": tab.page.url}
 
-    done = await session.act(what, settled, 2 * timeout_s + MARGIN_S)
+    done = await session.act(what, settled, session.action_s + SETTLE_TIMEOUT_S + MARGIN_S)
     return done.value if done.value is not None else {}
 
 
@@ -138,21 +141,21 @@ async def _click(session: BrowserSession, workspace: Workspace, arguments: Argum
         if ref.kind == "file":
             raise ToolFailure(f"{shown['clicked']} chooses a file to upload; files cannot be uploaded here.")
         if ref.kind == "option":
-            await _choose_option(ref)
+            await _choose_option(session, ref)
         else:
-            await element.click(timeout=ACTION_TIMEOUT_S * 1000)
+            await element.click(timeout=session.action_s * 1000)
         return {}
 
     done = await _acted(session, f"browser_click {arguments['ref']}", work)
     return {"success": True, **shown, **done}
 
 
-async def _choose_option(ref: snapshots.Ref) -> None:
+async def _choose_option(session: BrowserSession, ref: snapshots.Ref) -> None:
     found = await snapshots.ask(ref.frame, f"index;{ref.token};{ref.id}")
     select = await ref.frame.query_selector(f"{snapshots.ENGINE}=select;{ref.token};{ref.id}")
     if select is None or found["index"] < 0:
         raise ToolFailure("The option is not on the page any more. Call browser_snapshot.")
-    await select.select_option(index=found["index"], timeout=ACTION_TIMEOUT_S * 1000)
+    await select.select_option(index=found["index"], timeout=session.action_s * 1000)
 
 
 async def _type(session: BrowserSession, workspace: Workspace, arguments: Arguments) -> Result:
@@ -169,7 +172,7 @@ async def _type(session: BrowserSession, workspace: Workspace, arguments: Argume
             await _choose(element, text)
             return {}
         try:
-            await element.fill(text, timeout=ACTION_TIMEOUT_S * 1000)
+            await element.fill(text, timeout=session.action_s * 1000)
         except Error as error:
             if "not an <input>" not in str(error):
                 raise
@@ -200,7 +203,7 @@ async def _scroll(session: BrowserSession, workspace: Workspace, arguments: Argu
     direction = arguments["direction"]
     pixels = SCROLL_PX if direction == "down" else -SCROLL_PX
     done = await session.act(
-        "browser_scroll", lambda tab: snapshots.ask(tab.frame, f"scroll;{pixels}"), ACTION_TIMEOUT_S
+        "browser_scroll", lambda tab: snapshots.ask(tab.frame, f"scroll;{pixels}"), session.action_s
     )
     result: Result = {"success": True, "scrolled": direction}
     if done.value is not None:
@@ -220,7 +223,7 @@ async def _back(session: BrowserSession, workspace: Workspace, arguments: Argume
         await tab.settle()
         return True
 
-    await session.act("browser_back", work, timeout_s + ACTION_TIMEOUT_S + MARGIN_S)
+    await session.act("browser_back", work, timeout_s + SETTLE_TIMEOUT_S + MARGIN_S)
     page = (await session.tab()).page
     return {"success": True, "url": page.url}
 
@@ -311,37 +314,17 @@ async def _console(session: BrowserSession, workspace: Workspace, arguments: Arg
 
 
 async def _evaluate(session: BrowserSession, expression: str, timeout_s: float) -> Result:
-    from playwright.async_api import Error
-
-    request = {
-        "expression": expression, "returnByValue": True, "awaitPromise": True, "replMode": True, "userGesture": True,
-        "timeout": timeout_s * 1000, "allowUnsafeEvalBlockedByCSP": True,
-    }  # fmt: skip
-
     async def work(tab: Tab) -> Result:
-        cdp = await tab.cdp()
-        started = time.monotonic()
-        try:
-            answer: Result = await cdp.send("Runtime.evaluate", request)
-        except Error as error:
-            if "Internal error" in str(error) and time.monotonic() - started >= timeout_s:
-                raise ToolFailure(f"The expression ran for {timeout_s:g} s and was stopped.") from None
-            raise
-        return answer
+        return await evaluate(await tab.cdp(), expression, timeout_s)
 
     done = await session.act("browser_console", work, timeout_s + MARGIN_S)
     if done.value is None:
         return {"success": True, "result": None, "result_type": "undefined"}
-    if (problem := done.value.get("exceptionDetails")) is not None:
-        thrown = problem.get("exception", {})
-        message = str(thrown.get("description") or thrown.get("value") or problem.get("text"))
-        raise ToolFailure(f"The expression threw: {message[:2000]}")
-    value = done.value["result"]
-    result = value.get("value", value.get("unserializableValue", value.get("description")))
+    result = done.value.get("value", done.value.get("unserializableValue", done.value.get("description")))
     if isinstance(result, str) and len(result) > MAX_RESULT_CHARS:
         session.notes.append(f"The result has {len(result)} characters; the first {MAX_RESULT_CHARS} are shown.")
         result = result[:MAX_RESULT_CHARS]
-    return {"success": True, "result": result, "result_type": value.get("subtype", value["type"])}
+    return {"success": True, "result": result, "result_type": done.value.get("subtype", done.value["type"])}
 
 
 async def _cdp(session: BrowserSession, workspace: Workspace, arguments: Arguments) -> Result:
@@ -399,7 +382,7 @@ async def _dialog(session: BrowserSession, workspace: Workspace, arguments: Argu
 
     action = arguments["action"]
     try:
-        async with asyncio.timeout(ACTION_TIMEOUT_S):
+        async with asyncio.timeout(session.action_s):
             found = await session.dialogs.answer(
                 action == "accept", arguments.get("prompt_text"), arguments.get("dialog_id")
             )
@@ -409,7 +392,7 @@ async def _dialog(session: BrowserSession, workspace: Workspace, arguments: Argu
     return {"success": True, "action": action, "dialog": found}
 
 
-def _tool(name: str, description: str, parameters: Schema, run: Run) -> Tool:
+def _tool(name: str, description: str, parameters: Schema, run: Run, accepts: Schema | None = None) -> Tool:
     async def call(workspace: Workspace, arguments: Arguments) -> Result:
         try:
             session = BrowserSession.of(workspace)
@@ -423,7 +406,7 @@ def _tool(name: str, description: str, parameters: Schema, run: Run) -> Tool:
                 failure.details = {"success": False, **session.report(failure.details)}
                 raise
 
-    return Tool(name, description, parameters, call, unavailable=why_unavailable)
+    return Tool(name, description, parameters, call, accepts, unavailable=why_unavailable)
 
 
 _REF = string("Element reference from the latest snapshot, e.g. @e5")
@@ -483,23 +466,24 @@ CONSOLE = _tool(
     ),
     _console,
 )
+_CDP_ARGUMENTS: dict[str, Schema] = {
+    "method": string("e.g. Runtime.evaluate, DOM.getDocument, Target.getTargets"),
+    "params": {
+        "type": "object",
+        "description": "Parameters of the method",
+        "properties": {},
+        "additionalProperties": True,
+    },
+    "target_id": string("Another tab, by its id of Target.getTargets"),
+    "frame_id": string("A frame of another site, by its id"),
+    "timeout": {"type": "number", "description": f"Seconds to wait, {MAX_CDP_TIMEOUT_S:g} at most", "default": 30},
+}
 CDP = _tool(
     "browser_cdp",
     "Send a DevTools protocol command to the page, for what the other tools cannot do.",
-    object_schema(
-        ["method"],
-        method=string("e.g. Runtime.evaluate, DOM.getDocument, Target.getTargets"),
-        params={
-            "type": "object",
-            "description": "Parameters of the method",
-            "properties": {},
-            "additionalProperties": True,
-        },
-        target_id=string("Another tab, by its id of Target.getTargets"),
-        frame_id=string("A frame of another site, by its id"),
-        timeout={"type": "number", "description": f"Seconds to wait, {MAX_CDP_TIMEOUT_S:g} at most", "default": 30},
-    ),
+    object_schema(["method"], **_CDP_ARGUMENTS),
     _cdp,
+    accepts=object_schema(["method"], **{**_CDP_ARGUMENTS, "params": {"type": "object"}}),  # as they are
 )
 DIALOG = _tool(
     "browser_dialog",
