@@ -9,6 +9,7 @@ from pathlib import Path
 
 from pytest_hermes import __version__
 from pytest_hermes.errors import ConfigurationError, HermesError
+from pytest_hermes.shown import shown, shown_line
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -17,7 +18,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return int(options.run(options))
     except HermesError as error:
-        print(f"pytest-hermes {options.command}: {error}", file=sys.stderr)
+        print(shown_line(f"pytest-hermes {options.command}: {error}"), file=sys.stderr)
         return 2
 
 
@@ -48,8 +49,6 @@ def _show(options: argparse.Namespace) -> int:
 
     from pytest_hermes.artifacts.records import read_rows
     from pytest_hermes.artifacts.summary import render, summarize
-    from pytest_hermes.shown import shown_line
-
     for run in options.runs:
         if options.task is not None:
             _show_task(run, options.task)
@@ -58,7 +57,7 @@ def _show(options: argparse.Namespace) -> int:
         if options.json:
             print(json.dumps({"run": str(run), **summary.as_json()}))
             continue
-        print(f"{run}:")
+        print(f"{shown_line(run)}:")
         for line in render(summary):
             print(f"  {shown_line(line)}")
     return 0
@@ -68,7 +67,6 @@ def _show_task(run: Path, task: str) -> None:
     from pytest_hermes.artifacts.conversation import render_row
     from pytest_hermes.artifacts.records import read_rows
     from pytest_hermes.config import hint
-    from pytest_hermes.shown import shown
 
     rows = read_rows(run)
     found = [row for row in rows if row["task_id"] == task]
@@ -95,7 +93,7 @@ def _reap(options: argparse.Namespace) -> int:
         if isinstance(result, int):
             print(f"{backend}: removed {result}")
         else:
-            print(f"{backend}: {result}")
+            print(shown_line(f"{backend}: {result}"))
             failed += bool(options.sandbox)
     return 1 if failed else 0
 

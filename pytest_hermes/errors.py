@@ -6,9 +6,17 @@ Messages are for people: what was asked, what was found, what to do.
 
 from __future__ import annotations
 
+from pytest_hermes.shown import shown
+
 
 class HermesError(Exception):
-    """Base of every error this package raises on purpose."""
+    """Base of every error this package raises on purpose.
+
+    Its message may quote task data, tools or models; as text it is fit to be shown (`shown`).
+    """
+
+    def __str__(self) -> str:
+        return shown(super().__str__())
 
 
 class ConfigurationError(HermesError):

@@ -59,6 +59,16 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     parametrize(metafunc, _session(metafunc.config).settings_for)
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(collector: pytest.Collector) -> Generator[None, pytest.CollectReport, Any]:
+    report = yield
+    if report.failed:
+        from pytest_hermes.shown import show_report
+
+        show_report(report, collector.config)  # the error may quote task data
+    return report
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     hermes = _session(config)

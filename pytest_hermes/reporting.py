@@ -21,7 +21,7 @@ from pytest_hermes.errors import (
     VerifierTimeout,
 )
 from pytest_hermes.failures import BodyTimeout
-from pytest_hermes.shown import shown, shown_line
+from pytest_hermes.shown import show_report, shown_line
 from pytest_hermes.stash import handle_key, job_key, rollout_key, session_key, waited_key
 
 if TYPE_CHECKING:
@@ -108,14 +108,15 @@ def clock_paused() -> Iterator[None]:
 
 
 def finish_phase(item: pytest.Item, call: pytest.CallInfo[Any], report: pytest.TestReport) -> None:
-    """Called for each report of an item of ours: judge by the body, correct outcome and durations.
+    """Called for each report of an item of ours: judge by the body, correct outcome and durations, clean its text.
 
     What goes wrong in that (the row cannot be written, say) makes the item an error.
     """
     try:
         _finish_phase(item, call, report)
     except HermesError as error:
-        report.outcome, report.when, report.longrepr = "failed", "setup", shown(str(error))
+        report.outcome, report.when, report.longrepr = "failed", "setup", str(error)
+    show_report(report, item.config)
 
 
 def _finish_phase(item: pytest.Item, call: pytest.CallInfo[Any], report: pytest.TestReport) -> None:
@@ -200,7 +201,7 @@ class Progress:
             running = session.engine.in_flight
             text += f", {len(running)} running: " + ", ".join(handle.job.task.id for handle in running[:4])
         terminal.ensure_newline()
-        terminal.write_line(text)
+        terminal.write_line(shown_line(text))
 
 
 _progress_key = pytest.StashKey[Progress]()

@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
+import re
 import traceback
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import pytest
+
+_COLOUR = re.compile("\x1b\\[(?:(?:0?[014]|3[0-79]|4[0-79]|9[0-7])(?:;(?=\\d)|(?=m)))*m")
+"""Colour, bold and underline, as pytest's own highlighter sets them; nothing that moves, hides or names."""
+_RESET = "\x1b[0m"
 
 
 def shown(text: str) -> str:
@@ -17,6 +26,47 @@ def shown(text: str) -> str:
 def shown_line(value: object) -> str:
     """As `shown`, on one line."""
     return shown(str(value)).replace("\n", " ").replace("\t", " ")
+
+
+def show_report(report: pytest.TestReport | pytest.CollectReport, config: pytest.Config) -> None:
+    """Make all text of a report fit to be shown.
+
+    pytest prints much of it as it is: both sides of a failed comparison, reasons, captured output. Colours stay where
+    pytest itself writes them.
+    """
+    import pytest
+
+    terminal: Any = config.pluginmanager.get_plugin("terminalreporter")
+    report.longrepr = _show_deep(report.longrepr, terminal is not None and terminal.hasmarkup)
+    report.sections[:] = [(shown_line(title), shown(content)) for title, content in report.sections]
+    if not isinstance(report, pytest.TestReport):
+        return
+    report.user_properties[:] = [
+        (shown_line(name), shown(value) if isinstance(value, str) else value) for name, value in report.user_properties
+    ]
+    if hasattr(report, "wasxfail"):
+        report.wasxfail = shown_line(report.wasxfail)
+
+
+def _show_deep(value: Any, coloured: bool) -> Any:
+    if isinstance(value, str):
+        return _shown_coloured(value) if coloured else shown(value)
+    if isinstance(value, tuple | list):
+        return type(value)(_show_deep(part, coloured) for part in value)
+    if hasattr(value, "toterminal"):
+        for name, part in vars(value).items():
+            setattr(value, name, _show_deep(part, coloured))
+    return value
+
+
+def _shown_coloured(text: str) -> str:
+    """As `shown`, but colours stay, and end with the text."""
+    if "\x1b" not in text:
+        return shown(text)
+    colours = _COLOUR.findall(text)
+    parts = [shown(part) for part in _COLOUR.split(text)]
+    whole = parts[0] + "".join(colour + part for colour, part in zip(colours, parts[1:], strict=True))
+    return whole + _RESET if colours else whole
 
 
 def described(error: BaseException) -> str:

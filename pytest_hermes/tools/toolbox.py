@@ -6,10 +6,12 @@ import dataclasses
 import json
 import logging
 import time
+import traceback
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pytest_hermes.errors import SandboxKilled, SandboxLost
+from pytest_hermes.shown import shown
 from pytest_hermes.tools.arguments import parse_arguments, validate
 from pytest_hermes.tools.budget import ResultBudget
 from pytest_hermes.tools.registry import BUILTIN
@@ -129,7 +131,7 @@ class Toolbox:
         except (SandboxLost, SandboxKilled):
             raise
         except Exception as error:  # noqa: BLE001 - a model must get an answer to every call; logged and recorded
-            _log.warning("tool %s failed", name, exc_info=True)
+            _log.warning("tool %s failed\n%s", name, shown(traceback.format_exc()))
             return {"error": f"Tool execution failed: {type(error).__name__}: {error}"}
 
     def _further(self, name: str) -> Tool | None:
