@@ -13,6 +13,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Coroutine, Iterator
@@ -765,7 +766,7 @@ async def main(hold):
     for _ in range(2):
         toolbox = Toolbox(NoSandbox(), ["browser_navigate"], settings=SETTINGS)
         page = await toolbox.call("browser_navigate", {{"url": f"http://127.0.0.1:{{site.port}}/one"}})
-        print(json.loads(page)["title"], *descendants("--user-data-dir"), flush=True)
+        print(json.loads(page)["title"], *descendants(""), flush=True)
         if hold:
             await asyncio.sleep(600)
         await toolbox.state.aclose()
@@ -776,18 +777,24 @@ asyncio.run(main(len(sys.argv) > 1))
 """
 
 
-def alone(tmp_path: Path, *arguments: str) -> subprocess.Popen[str]:
+@pytest.fixture
+def short_path() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="hb-") as folder:
+        yield Path(folder)
+
+
+def alone(folder: Path, *arguments: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-W", "error", "-c", ALONE.format(here=__file__), *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env={**os.environ, "TMPDIR": str(tmp_path)},
+        env={**os.environ, "TMPDIR": str(folder)},
     )
 
 
-def test_the_last_user_leaves_no_process_and_no_profile(tmp_path: Path) -> None:
-    process = alone(tmp_path)
+def test_the_last_user_leaves_no_process_and_no_profile(short_path: Path) -> None:
+    process = alone(short_path)
     try:
         output, errors = process.communicate(timeout=120)
     finally:
@@ -796,11 +803,22 @@ def test_the_last_user_leaves_no_process_and_no_profile(tmp_path: Path) -> None:
     assert process.returncode == 0, errors
     assert [line.split()[0] for line in lines] == ["one", "left", "one", "left"]
     assert len(lines[0].split()) > 1 and lines[1] == lines[3] == "left", lines
-    assert list(tmp_path.iterdir()) == [] and errors == ""
+    assert list(short_path.iterdir()) == [] and errors == ""
 
 
-def test_a_killed_harness_leaves_no_browser(tmp_path: Path) -> None:
-    process = alone(tmp_path, "hold")
+def test_a_long_temporary_directory_is_no_hindrance(tmp_path: Path) -> None:
+    folder = tmp_path / ("long" * 25)
+    folder.mkdir()
+    process = alone(folder)
+    try:
+        output, errors = process.communicate(timeout=120)
+    finally:
+        process.kill()
+    assert process.returncode == 0 and output.startswith("one "), errors
+
+
+def test_a_killed_harness_leaves_no_browser(short_path: Path) -> None:
+    process = alone(short_path, "hold")
     watched = []
     try:
         assert process.stdout is not None
@@ -810,6 +828,7 @@ def test_a_killed_harness_leaves_no_browser(tmp_path: Path) -> None:
         process.kill()
         for descriptor in watched:
             assert select.select([descriptor], [], [], 60)[0], "a browser outlived the harness by a minute"
+        assert list(short_path.glob("playwright*")) == []
     finally:
         process.kill()
         process.communicate()

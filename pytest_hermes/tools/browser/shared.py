@@ -9,6 +9,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import shutil
+import tempfile
 import weakref
 from typing import TYPE_CHECKING
 
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
 
 START_TIMEOUT_S = 90.0
 CLOSE_TIMEOUT_S = 15.0
+MAX_TMPDIR_CHARS = 40
 MIN_PLACES = 8
 PLACES_PER_CORE = 2
 VIEWPORT_PX = (1280, 720)
@@ -38,7 +41,7 @@ ARGUMENTS = (
     "--disable-gpu",
     "--js-flags=--max-old-space-size=512",  # a page that fills its heap crashes alone
 )
-KEPT_VARIABLES = ("PATH", "LANG", "LC_ALL", "TZ", "TMPDIR", "XDG_RUNTIME_DIR", "LD_LIBRARY_PATH", "FONTCONFIG_PATH")
+KEPT_VARIABLES = ("PATH", "LANG", "LC_ALL", "TZ", "LD_LIBRARY_PATH", "FONTCONFIG_PATH")
 
 _SHARED: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, SharedBrowser]] = weakref.WeakKeyDictionary()
 
@@ -55,6 +58,7 @@ class SharedBrowser:
         self._users = 0
         self._playwright: Playwright | None = None
         self._browser: Browser | None = None
+        self._folder: str | None = None
 
     @staticmethod
     def of_loop(executable: str | None) -> SharedBrowser:
@@ -108,6 +112,7 @@ class SharedBrowser:
         try:
             async with asyncio.timeout(START_TIMEOUT_S):
                 await self.proxy.start()
+                self._folder = await asyncio.to_thread(_temporary_folder)
                 self._playwright = await async_playwright().start()
                 await self._playwright.selectors.register(ENGINE, page_script(), content_script=True)
                 self._browser = await self._playwright.chromium.launch(
@@ -116,7 +121,7 @@ class SharedBrowser:
                     chromium_sandbox=os.geteuid() != 0,
                     args=list(ARGUMENTS),
                     ignore_default_args=["--disable-popup-blocking"],  # a tab for a click, not a hundred
-                    env=_environment(),
+                    env=_environment(self._folder),
                     proxy={"server": self.proxy.url},  # what belongs to no rollout has no credentials and is refused
                 )
         except (Error, OSError, TimeoutError) as error:
@@ -148,8 +153,18 @@ class SharedBrowser:
                     await playwright.stop()
         await self.proxy.aclose()
         self.proxy = GuardedProxy()
+        folder, self._folder = self._folder, None
+        if folder is not None:
+            await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
 
 
-def _environment() -> dict[str, str | float | bool]:
+def _temporary_folder() -> str:
+    """A directory for Chromium's sockets, which a killed one leaves behind; their paths must fit into 107 bytes."""
+    place = tempfile.gettempdir()
+    return tempfile.mkdtemp(prefix="hermes-browser-", dir=place if len(place) <= MAX_TMPDIR_CHARS else "/tmp")
+
+
+def _environment(folder: str) -> dict[str, str | float | bool]:
     """What Chromium sees: keys of models are none of a page's business, and HOME is where nothing can be left."""
-    return {"HOME": os.devnull, **{name: os.environ[name] for name in KEPT_VARIABLES if name in os.environ}}
+    kept = {name: os.environ[name] for name in KEPT_VARIABLES if name in os.environ}
+    return {**kept, "HOME": os.devnull, "TMPDIR": folder}
