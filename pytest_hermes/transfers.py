@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import dataclasses
 import io
+import os
 import posixpath
 import tarfile
 import tempfile
@@ -18,6 +19,7 @@ from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
+from pytest_hermes import unpacking
 from pytest_hermes.errors import SandboxError, SandboxLost, TransferError
 from pytest_hermes.sandbox.protocol import StreamsTar
 
@@ -228,24 +230,29 @@ class _Link(str):
 
 def _save(archive: IO[bytes], place: str, target: Path) -> int | str:
     """Unpack the one file of an archive; its size, or a `_Link`, or why it could not be done."""
-    with tarfile.open(fileobj=archive) as members:
-        member = members.next()
-        if member is None or member.isdir():
-            return f"{place} is a directory; use download_dir"
-        if member.issym():
-            return _Link(member.linkname)
-        content = members.extractfile(member)
-        if content is None:
-            return f"{place} is not a regular file"
-        target.parent.mkdir(parents=True, exist_ok=True)
-        size = 0
-        with target.open("wb") as file:
-            while data := content.read(1 << 20):
-                size += file.write(data)
-    if size != member.size:
-        return f"{place}: {member.size} bytes expected, {size} arrived"
-    target.chmod(member.mode & 0o777 | 0o600)
-    return size
+    try:
+        with unpacking.opened(archive) as tar:
+            member = next(unpacking.members(archive, tar))
+            if member.isdir():
+                return f"{place} is a directory; use download_dir"
+            if member.issym():
+                return _Link(member.linkname)
+            if not member.isreg():
+                return f"{place} is not a regular file"
+            if member.size > DOWNLOAD_MAX_BYTES:
+                return f"{place}: {member.size} bytes, more than the {DOWNLOAD_MAX_BYTES} allowed"
+            if not target.name or target.name == "..":
+                return f"{target} is a directory, not a name for a file"
+            target.parent.mkdir(parents=True, exist_ok=True)
+            parent = os.open(target.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                return unpacking.write(tar, member, parent, target.name)
+            finally:
+                os.close(parent)
+    except OSError as error:
+        return f"{target}: {unpacking.reason(error)}"
+    except TransferError as error:
+        return f"{place}: {error}"
 
 
 async def download_directory(sandbox: Sandbox, place: str, target: Path) -> list[Result]:
@@ -257,55 +264,77 @@ async def download_directory(sandbox: Sandbox, place: str, target: Path) -> list
 
 
 def _unpack(archive: IO[bytes], place: str, target: Path) -> list[Result]:
-    results: list[Result] = []
-    with tarfile.open(fileobj=archive) as members:
-        for number, member in enumerate(members):
-            _, _, inner = member.name.removeprefix("./").partition("/")
-            if number == 0 and not member.isdir():
+    try:
+        with unpacking.opened(archive) as tar:
+            found = unpacking.members(archive, tar)
+            first = next(found)
+            if not first.isdir():
                 return [{"success": False, "error": f"{place} is not a directory; use download_file"}]
-            target.mkdir(parents=True, exist_ok=True)
-            if not inner:
-                continue
-            linkname = member.linkname.removeprefix("./").partition("/")[2] if member.islnk() else member.linkname
-            try:
-                members.extract(member.replace(name=inner, linkname=linkname), target, filter="data")
-                if not member.isdir():
-                    results.append({"success": True, "path": inner, "bytes": (target / inner).lstat().st_size})
-            except (tarfile.TarError, OSError, KeyError) as error:
-                results.append({"success": False, "path": inner, "error": str(error)})
-    return results
+            top = first.name.removeprefix("./")
+
+            def inner(name: str) -> str | None:
+                name = name.removeprefix("./")
+                if top in ("", ".", name):
+                    return "" if name == top else name
+                return name.removeprefix(f"{top}/") if name.startswith(f"{top}/") else None
+
+            done = unpacking.unpack(tar, found, target, max_bytes=DOWNLOAD_MAX_BYTES, named=inner)
+    except OSError as error:
+        return [{"success": False, "error": f"{target}: {unpacking.reason(error)}"}]
+    except TransferError as error:
+        return [{"success": False, "error": f"{place}: {error}"}]
+    return [_downloaded(place, member) for member in done if member.error or member.size is not None]
+
+
+def _downloaded(place: str, member: unpacking.Unpacked) -> Result:
+    if member.error is None:
+        return {"success": True, "path": member.name, "bytes": member.size}
+    if not member.name:
+        return {"success": False, "error": f"{place}: {member.error}"}
+    return {"success": False, "path": member.name, "error": member.error}
 
 
 @contextlib.asynccontextmanager
 async def _fetched(sandbox: Sandbox, place: str) -> AsyncIterator[IO[bytes] | str]:
     """The archive of a file or directory, from its start, or why there is none."""
-    with tempfile.SpooledTemporaryFile(max_size=SPOOL_BYTES) as spool:
+    with tempfile.SpooledTemporaryFile(max_size=SPOOL_BYTES, buffering=0) as spool:
         reason = None
         try:
             async with _judged(sandbox):
                 await _fetch(sandbox, place, spool)
         except FileNotFoundError:
             reason = f"No such file or directory: {place}"
+        except (NotADirectoryError, PermissionError) as error:
+            reason = f"{error.strerror}: {place}"
         except (TransferError, ValueError) as error:
             reason = str(error)
         spool.seek(0)
         yield reason or spool
 
 
+def _spool(spool: IO[bytes], data: bytes) -> None:
+    try:
+        written = spool.write(data)
+    except OSError as error:
+        raise TransferError(f"no place for the archive on this machine: {unpacking.reason(error)}") from error
+    if written != len(data):
+        raise TransferError("no place for the archive on this machine: the disk is full")
+
+
 async def _fetch(sandbox: Sandbox, place: str, spool: IO[bytes]) -> None:
     if not isinstance(sandbox, StreamsTar):
-        spool.write(await sandbox.download_tar(place, max_bytes=DOWNLOAD_MAX_BYTES))
+        _spool(spool, await sandbox.download_tar(place, max_bytes=DOWNLOAD_MAX_BYTES))
         return
     held = bytearray()
 
     async def add(data: bytes) -> None:
         held.extend(data)
         if len(held) >= 1_000_000:
-            await asyncio.to_thread(spool.write, bytes(held))
+            await asyncio.to_thread(_spool, spool, bytes(held))
             held.clear()
 
     await sandbox.stream_tar(place, add, max_bytes=DOWNLOAD_MAX_BYTES)
-    await asyncio.to_thread(spool.write, bytes(held))
+    await asyncio.to_thread(_spool, spool, bytes(held))
 
 
 @contextlib.asynccontextmanager

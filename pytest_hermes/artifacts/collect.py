@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import fnmatch
 import io
 import json
-import tarfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from pytest_hermes import unpacking
 from pytest_hermes.artifacts.run_directory import file_name
+from pytest_hermes.errors import TransferError
 from pytest_hermes.sandbox.protocol import OutputTooLarge, Sandbox
 from pytest_hermes.task import Artifact
+from pytest_hermes.unpacking import Unpacked
+
+SHOWN_FAILURES = 5
 
 
 async def collect(sandbox: Sandbox, artifacts: Sequence[Artifact], folder: Path, *, max_bytes: int) -> None:
@@ -22,24 +27,27 @@ async def collect(sandbox: Sandbox, artifacts: Sequence[Artifact], folder: Path,
         entry = {"source": artifact.source, "destination": target.name}
         try:
             archive = await sandbox.download_tar(artifact.source, max_bytes=max_bytes)
-            entry["files"] = str(_unpack(archive, target, artifact.exclude))
+            done = await asyncio.to_thread(_unpack, archive, target, artifact.exclude, max_bytes)
+            entry["files"] = str(sum(member.size is not None for member in done))
+            failed = [f"{member.name}: {member.error}".removeprefix(": ") for member in done if member.error]
+            if failed:
+                entry["error"] = f"{len(failed)} not unpacked; {'; '.join(failed[:SHOWN_FAILURES])}"
         except FileNotFoundError:
             entry["error"] = "not there"
         except OutputTooLarge as error:
             entry["error"] = str(error)
-        except tarfile.TarError as error:
+        except TransferError as error:
             entry["error"] = f"refused: {error}"
+        except OSError as error:
+            entry["error"] = f"not unpacked: {unpacking.reason(error)}"
         manifest.append(entry)
     (folder / "manifest.json").write_text(json.dumps(manifest, indent=1) + "\n")
 
 
-def _unpack(archive: bytes, target: Path, exclude: Sequence[str]) -> int:
-    """Unpack with the `data` filter (no absolute paths, no links out, no devices); the number of files."""
-    target.mkdir(parents=True, exist_ok=True)
-    count = 0
-    with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
-        for member in tar:
-            if not any(fnmatch.fnmatch(member.name, pattern) for pattern in exclude):
-                tar.extract(member, target, filter="data")
-                count += member.isfile()
-    return count
+def _unpack(archive: bytes, target: Path, exclude: Sequence[str], max_bytes: int) -> list[Unpacked]:
+    def named(name: str) -> str:
+        return "" if any(fnmatch.fnmatch(name, pattern) for pattern in exclude) else name
+
+    spool = io.BytesIO(archive)
+    with unpacking.opened(spool) as tar:
+        return unpacking.unpack(tar, unpacking.members(spool, tar), target, max_bytes=max_bytes, named=named)
