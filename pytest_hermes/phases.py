@@ -290,15 +290,18 @@ class _Try:
         ctx = self.services.tool_context(sandbox, self.toolbox, self.task)
         verification = Verification(self.task, sandbox, ctx, self.rollout.trajectory, seconds, self.settings)
         margin = VERIFY_MARGIN_S if getattr(verifier, "keeps_own_clock", False) else 0.0
+        task = asyncio.create_task(_outcome(verifier, verification))
         try:
-            async with asyncio.timeout(seconds + margin) as clock:
-                if is_asynchronous(verifier):
-                    result: Any = await drive(verifier(verification))  # type: ignore[arg-type]
-                else:
-                    result = await in_thread(verifier, verification)
-                    if isinstance(result, Coroutine):  # of a plain function around an asynchronous one
-                        result = await drive(result)
-            return as_verdict(result)
+            # What a verifier that holds on past its time returns in the end is not asked for.
+            done, _ = await asyncio.wait([task], timeout=seconds + margin)
+            if not done:
+                raise VerifierTimeout(f"the verifier did not end within {seconds:g} s")
+            if task.cancelled():
+                raise VerifierError("the verifier raised CancelledError")
+            outcome = task.result()
+            if isinstance(outcome, BaseException):
+                raise outcome
+            return as_verdict(outcome)
         except HermesError:
             raise
         except (AssertionError, pytest.fail.Exception) as error:
@@ -306,10 +309,11 @@ class _Try:
         except BaseException as error:
             if is_cancelled(error):
                 raise
-            if isinstance(error, TimeoutError) and clock.expired():
-                raise VerifierTimeout(f"the verifier did not end within {seconds:g} s") from error
             raise VerifierError(f"the verifier raised {described(error)}") from error
         finally:
+            if not task.done():
+                task.cancel()
+                await asyncio.wait([task], timeout=AGENT_GRACE_S)
             await ctx.aclose()
 
     # -- outcome -----------------------------------------------------------------------------------
@@ -338,6 +342,21 @@ class _Try:
         rollout.outcome = "passed" if (rollout.body_passed if self.gate is not None else enough) else "failed"
         if rollout.outcome == "failed" and rollout.cause is None:
             rollout.cause = "reward_below_threshold"
+
+
+async def _outcome(verifier: Verifier, verification: Verification) -> Any:
+    """What the verifier gives, or what it raises: an exit raised in a task would end the loop with it."""
+    try:
+        if is_asynchronous(verifier):
+            return await drive(verifier(verification))  # type: ignore[arg-type]
+        result = await in_thread(verifier, verification)
+        if isinstance(result, Coroutine):  # of a plain function around an asynchronous one
+            return await drive(result)
+        return result
+    except asyncio.CancelledError:
+        raise
+    except BaseException as error:  # noqa: BLE001 - raised again by whoever waits
+        return error
 
 
 def is_cancelled(error: BaseException) -> bool:

@@ -60,6 +60,31 @@ def test_an_asynchronous_verifier_that_hangs_in_ctx_is_ended_by_its_clock(bench:
     assert [row["cause"] for row in run.rows.values()] == ["verifier_timeout"]
 
 
+def test_a_verifier_that_holds_on_past_its_time_gives_no_reward(bench: Bench) -> None:
+    """What it returns after its clock, having swallowed the end, does not count; nor is it waited for."""
+    bench.write(
+        body="""
+        from pytest_hermes import Benchmark, Limits
+
+        async def verify(v):
+            for _ in range(2):
+                try:
+                    v.ctx.terminal("sleep 600", timeout=600)
+                except:
+                    pass
+            return 1.0
+
+        slow = Benchmark("slow", tasks=[write("t", "right")], verify=verify, limits=Limits(verify_s=1))
+
+        @slow.parametrize
+        def test_slow(rollout):
+            rollout.check()
+        """
+    )
+    run = bench.run()
+    assert [(row["cause"], row["reward"]) for row in run.rows.values()] == [("verifier_timeout", 0.0)]
+
+
 def test_an_asynchronous_body_calls_ctx_and_its_loop_goes_on(bench: Bench, processes: tuple[str, ...]) -> None:
     bench.write(
         body="""
