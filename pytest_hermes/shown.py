@@ -76,4 +76,12 @@ def described(error: BaseException) -> str:
     theirs = [f for f in frames if not f.filename.startswith(ours) and "site-packages" not in f.filename]
     frame = next(reversed(theirs or list(frames)), None)
     place = f" ({Path(frame.filename).name}:{frame.lineno} in {frame.name})" if frame else ""
-    return f"{type(error).__name__}: {error}{place}"
+    return f"{named(error)}{place}"
+
+
+def named(error: BaseException) -> str:
+    """Type and message: `KeyError: 'x'`; also of an error whose `__str__` raises."""
+    try:
+        return f"{type(error).__name__}: {error}"
+    except Exception as another:  # noqa: BLE001 - said in place of the message
+        return f"{type(error).__name__}: its message cannot be read ({type(another).__name__})"

@@ -8,6 +8,7 @@ minimum, maximum, default.
 
 from __future__ import annotations
 
+import copy
 import difflib
 import json
 import math
@@ -53,7 +54,7 @@ def validate(parameters: Schema, arguments: Mapping[str, Any], tool: str) -> dic
         given = arguments.get(name)
         if given is None:
             if "default" in schema:
-                values[name] = schema["default"]
+                values[name] = copy.deepcopy(schema["default"])  # the tool may change it
         else:
             values[name] = _fit(given, schema, f"{tool}: {name}")
     missing = [name for name in parameters.get("required", ()) if name not in values or arguments.get(name) is None]
@@ -164,17 +165,22 @@ def _array(value: Any, schema: Schema, where: str) -> list[Any]:
 
 def _plain(value: Any, where: str) -> Any:
     """A value of which the schema says no more than its kind: anything that can go into JSON again."""
+    if reason := not_json(value):
+        raise ToolFailure(f"{where} cannot be used: {reason}.")
+    return value
+
+
+def not_json(value: Any) -> str | None:
+    """Why `value` cannot be sent as JSON, or None if it can."""
     try:
         json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
     except UnicodeEncodeError:
-        reason = "it has a lone surrogate in it, which is no character"
+        return "it has a lone surrogate in it, which is no character"
     except RecursionError:
-        reason = "it is nested too deeply"
+        return "it is nested too deeply"
     except (ValueError, TypeError) as error:
-        reason = str(error)
-    else:
-        return value
-    raise ToolFailure(f"{where} cannot be used: {reason}.")
+        return str(error)
+    return None
 
 
 _KINDS = {str: "a string", bool: "a boolean", int: "an integer", float: "a number", list: "an array", dict: "an object"}

@@ -14,7 +14,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from pytest_hermes.errors import ConfigurationError
-from pytest_hermes.tools.own import check_names, is_tool, own_tool
+from pytest_hermes.shown import named, shown_line
+from pytest_hermes.tools.own import check_tool, is_tool, own_tool
 from pytest_hermes.tools.tool import Tool
 
 GROUP = "pytest_hermes.tools"
@@ -47,11 +48,14 @@ def _tools_of(entry: Any, where: str) -> list[Tool]:
         tools = [own_tool(value) for value in given]
         tools = [made if made.toolset else dataclasses.replace(made, toolset=entry.name) for made in tools]
         for made in tools:
-            check_names(made)
+            check_tool(made)
     except ConfigurationError as error:
         raise ConfigurationError(f"{where}: {error}") from error
-    except Exception as error:
-        raise ConfigurationError(f"{where}: cannot be loaded: {type(error).__name__}: {error}") from error
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        # SystemExit or pytest's own: an import that skips or exits would end the collection, or empty it
+        raise ConfigurationError(f"{where}: cannot be loaded: {shown_line(named(error))}") from error
     if not tools:
         raise ConfigurationError(f"{where}: has no function with @tool")
     return tools

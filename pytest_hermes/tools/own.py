@@ -12,8 +12,9 @@ its first parameter. A dict is the result as it is; text becomes `{"output": ...
 from __future__ import annotations
 
 import asyncio
+import copy
+import functools
 import inspect
-import json
 import re
 import types
 import typing
@@ -21,9 +22,11 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar, overload
 
 from pytest_hermes.errors import ConfigurationError
+from pytest_hermes.shown import named
 from pytest_hermes.threads import in_thread
+from pytest_hermes.tools.arguments import not_json
 from pytest_hermes.tools.registry import BUILTIN, COMPOSED, TOOLSETS
-from pytest_hermes.tools.tool import Result, Schema, Tool, ToolFailure, object_schema
+from pytest_hermes.tools.tool import Result, Schema, Tool, ToolFailure
 from pytest_hermes.tools.workspace import Workspace
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -55,7 +58,7 @@ def tool(
     description: str | None = None,
     reads_only: bool = False,
 ) -> Any:
-    """Make a tool of a function, which stays as it is and may still be called.
+    """Make a tool of a function, which stays as it is and may still be called. A bound method comes back as a function.
 
     `toolset` is the name to choose it by; `name` and `description` default to the function's name and docstring;
     `reads_only`: calls of one turn may run at the same time. Raises ConfigurationError for a signature that no model
@@ -64,6 +67,8 @@ def tool(
 
     def decorated(function: Any) -> Any:
         made = _tool_from(function, name, description, toolset, reads_only)
+        if inspect.ismethod(function):  # takes no attributes, and its function is that of every other object too
+            function = _unbound(function)
         setattr(function, _ATTRIBUTE, made)
         return function
 
@@ -73,7 +78,7 @@ def tool(
 def own_tool(given: object) -> Tool:
     """A `Tool` itself, the one of a decorated function, or a new one of a plain function. Raises ConfigurationError."""
     if isinstance(given, Tool):
-        check_names(given)
+        check_tool(given)
         return given
     made = getattr(given, _ATTRIBUTE, None)
     if isinstance(made, Tool):
@@ -103,18 +108,35 @@ def is_tool(value: object) -> bool:
     return isinstance(value, Tool) or isinstance(getattr(value, _ATTRIBUTE, None), Tool)
 
 
-def check_names(made: Tool) -> None:
-    """Raise ConfigurationError for a name that no endpoint takes or that is a built-in one."""
-    if not _NAME.fullmatch(made.name):
+def check_tool(made: Tool, where: str | None = None) -> None:
+    """Raise ConfigurationError for a tool that no endpoint takes, or with a name that is a built-in one."""
+    where = where or f"tool {made.name!r}"
+    if not _is_name(made.name):
         raise ConfigurationError(
-            f"tool {made.name!r}: a name has 1 to 64 letters, digits, `_` and `-`; choose one with @tool(name=...)"
+            f"{where}: a name has 1 to 64 letters, digits, `_` and `-`; choose one with @tool(name=...)"
         )
     if made.name in BUILTIN:
-        raise ConfigurationError(f"tool {made.name!r}: a built-in tool has this name; choose one with @tool(name=...)")
-    if made.toolset is not None and (made.toolset in TOOLSETS or made.toolset in COMPOSED):
-        raise ConfigurationError(f"tool {made.name!r}: toolset={made.toolset!r} is a built-in tool set; choose another")
-    if made.toolset is not None and (not _NAME.fullmatch(made.toolset) or made.toolset in BUILTIN):
-        raise ConfigurationError(f"tool {made.name!r}: toolset={made.toolset!r} cannot be the name of a tool set")
+        raise ConfigurationError(f"{where}: a built-in tool has this name; choose one with @tool(name=...)")
+    if made.name in TOOLSETS or made.name in COMPOSED:
+        raise ConfigurationError(f"{where}: a built-in tool set has this name; choose one with @tool(name=...)")
+    if made.toolset is not None and (not _is_name(made.toolset) or made.toolset in {*BUILTIN} - {*TOOLSETS}):
+        raise ConfigurationError(f"{where}: toolset={made.toolset!r} cannot be the name of a tool set")
+    if made.toolset in TOOLSETS or made.toolset in COMPOSED:
+        raise ConfigurationError(f"{where}: toolset={made.toolset!r} is a built-in tool set; choose another")
+    if not isinstance(made.description, str):
+        raise ConfigurationError(f"{where}: description={made.description!r} is not text")
+    if not made.description.strip():
+        raise ConfigurationError(f"{where}: description={made.description!r} is blank. The model reads it: write one")
+    if reason := not_json(made.description):
+        raise ConfigurationError(f"{where}: its description is not JSON: {reason}")
+    if not (isinstance(made.parameters, dict) and isinstance(made.parameters.get("properties"), dict)):
+        raise ConfigurationError(f"{where}: its parameters are no schema of an object with properties")
+    if reason := not_json(made.parameters):
+        raise ConfigurationError(f"{where}: its parameters are not JSON: {reason}")
+
+
+def _is_name(given: object) -> bool:
+    return isinstance(given, str) and _NAME.fullmatch(given) is not None
 
 
 # -- from a signature to a schema ------------------------------------------------------------------------
@@ -123,24 +145,33 @@ def check_names(made: Tool) -> None:
 def _tool_from(function: Any, name: str | None, description: str | None, toolset: str | None, reads_only: bool) -> Tool:
     if not (inspect.isfunction(function) or inspect.ismethod(function)):
         raise ConfigurationError(f"@tool: {function!r} is a {type(function).__name__}, not a function")
-    name = name or function.__name__
+    name = function.__name__ if name is None else name
     where = f"tool {name!r} ({getattr(function, '__module__', '?')}.{function.__qualname__})"
-    text = description or inspect.getdoc(function)
-    if not text:
+    text = inspect.getdoc(function) if description is None else description
+    if text is None or (description is None and not text.strip()):
         raise ConfigurationError(f"{where}: has no docstring, which is what the model reads. Write one")
     parameters, takes_workspace = _parameters(function, where)
     made = Tool(name, text, parameters, _runner(function, takes_workspace), reads_only=reads_only, toolset=toolset)
-    check_names(made)
+    check_tool(made, where)
     return made
+
+
+def _unbound(method: Any) -> Any:
+    @functools.wraps(method)
+    def function(*arguments: Any, **keywords: Any) -> Any:
+        return method(*arguments, **keywords)
+
+    return function
 
 
 def _parameters(function: Any, where: str) -> tuple[Schema, bool]:
     """The schema of the arguments, and whether the first parameter is the workspace."""
     try:
         hints = typing.get_type_hints(function, include_extras=True)
-    except (NameError, TypeError, AttributeError) as error:
+    except Exception as error:  # annotations in quotes are the user's code
         raise ConfigurationError(
-            f"{where}: its annotations cannot be read ({error}). Import what they name outside of TYPE_CHECKING"
+            f"{where}: its annotations cannot be read ({_unreadable(function)}{named(error)}). Write types, and import "
+            "what they name outside of TYPE_CHECKING"
         ) from error
     takes_workspace = False
     properties: dict[str, Schema] = {}
@@ -162,11 +193,26 @@ def _parameters(function: Any, where: str) -> tuple[Schema, bool]:
         if parameter.default is parameter.empty:
             required.append(parameter.name)
         elif parameter.default is not None:
+            if reason := not_json(parameter.default):
+                raise ConfigurationError(f"{at}: its default is not JSON: {reason}")
             if not _fits(parameter.default, schema):
                 raise ConfigurationError(f"{at}: its default {parameter.default!r} is not of its own type")
-            schema = {**schema, "default": parameter.default}
+            schema = {**schema, "default": copy.deepcopy(parameter.default)}  # calls of the function may change it
+        if reason := not_json(schema):
+            raise ConfigurationError(f"{at}: its schema is not JSON: {reason}")
         properties[parameter.name] = schema
-    return object_schema(required, **properties), takes_workspace
+    return {"type": "object", "properties": properties, "required": required}, takes_workspace
+
+
+def _unreadable(function: Any) -> str:
+    """Which annotation cannot be read, if it can be told."""
+    for name, annotation in function.__annotations__.items():
+        alone = types.SimpleNamespace(__annotations__={name: annotation})
+        try:
+            typing.get_type_hints(alone, globalns=getattr(inspect.unwrap(function), "__globals__", None))
+        except Exception:  # noqa: BLE001 - the caller tells it
+            return "its return type, " if name == "return" else f"parameter {name!r}: "
+    return ""
 
 
 def _schema(hint: Any, at: str) -> Schema:
@@ -184,11 +230,11 @@ def _schema(hint: Any, at: str) -> Schema:
         kinds = {type(value) for value in inner}
         if len(kinds) == 1 and (kind := kinds.pop()) in (str, int):
             return {"type": _SIMPLE[kind], "enum": list(inner)}
-    elif hint in _SIMPLE:
+    elif isinstance(hint, type) and hint in _SIMPLE:
         return {"type": _SIMPLE[hint]}
     elif hint is list or origin is list:
         return {"type": "array", **({"items": _schema(inner[0], at)} if inner else {})}
-    elif hint is dict or (origin is dict and inner[0] is str):
+    elif hint is dict or (origin is dict and inner[:1] in ((), (str,))):
         return {"type": "object"}
     raise ConfigurationError(
         f"{at}: {hint!r} cannot be told to a model. Use str, int, float, bool, list[...], dict, Literal[...], "
@@ -197,13 +243,13 @@ def _schema(hint: Any, at: str) -> Schema:
 
 
 def _fits(value: Any, schema: Schema) -> bool:
-    if "enum" in schema:
-        return value in schema["enum"]
     if schema["type"] in ("integer", "number") and isinstance(value, bool):
         return False
     kinds: dict[str, Any] = {"string": str, "integer": int, "number": (int, float), "boolean": bool}
     kinds |= {"array": list, "object": dict}
-    return isinstance(value, kinds[schema["type"]])
+    if not isinstance(value, kinds[schema["type"]]) or value not in schema.get("enum", [value]):
+        return False
+    return "items" not in schema or all(_fits(item, schema["items"]) for item in value)
 
 
 # -- calling ---------------------------------------------------------------------------------------------
@@ -226,16 +272,11 @@ def _runner(function: Any, takes_workspace: bool) -> Callable[[Workspace, Mappin
             if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
                 raise
             # SystemExit or pytest's own: the engine's loop would end with it
-            raise ToolFailure(f"Tool execution failed: {type(error).__name__}: {error}") from error
+            raise ToolFailure(f"Tool execution failed: {named(error)}") from error
         return _result(value)
 
     return run
 
 
 def _result(value: Any) -> Result:
-    result = value if isinstance(value, dict) else {"output" if isinstance(value, str) else "result": value}
-    try:
-        json.dumps(result, allow_nan=False)
-    except (TypeError, ValueError, RecursionError) as error:
-        raise ToolFailure(f"The tool returned what is not JSON: {error}") from None
-    return result
+    return value if isinstance(value, dict) else {"output" if isinstance(value, str) else "result": value}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import json
 import logging
@@ -11,7 +12,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pytest_hermes.errors import SandboxKilled, SandboxLost
-from pytest_hermes.shown import shown
+from pytest_hermes.shown import named, shown
 from pytest_hermes.tools.arguments import parse_arguments, validate
 from pytest_hermes.tools.budget import ResultBudget
 from pytest_hermes.tools.registry import BUILTIN
@@ -109,15 +110,30 @@ class Toolbox:
         started, clock = time.time(), time.perf_counter()
         text, error = "", None
         try:
-            result = await self._result(name, arguments)
-            text = _encoded(result)
+            result, text = await self._answer(name, arguments)
             error = str(result["error"]) if result.get("error") else None
             return await self._budget.fit(self.workspace, call_id, name, text)
         except BaseException as raised:
-            error = f"{type(raised).__name__}: {raised}"
+            error = named(raised)
             raise
         finally:
             self.calls.append(ToolCallRecord(name, arguments, len(text), time.perf_counter() - clock, error, started))
+
+    async def _answer(self, name: str, arguments: str | Mapping[str, Any] | None) -> tuple[Result, str]:
+        """The result and its JSON, whatever the tool did."""
+        try:
+            result = await self._result(name, arguments)
+            try:
+                return result, _encoded(result)
+            except (TypeError, ValueError, RecursionError) as error:
+                result = {"error": f"The tool returned what is not JSON: {error}"}
+        except (SandboxLost, SandboxKilled, asyncio.CancelledError, KeyboardInterrupt, GeneratorExit):
+            raise
+        except BaseException as error:  # noqa: BLE001 - a model must get an answer to every call; logged and recorded
+            # SystemExit or pytest's own: the engine's loop would end with it
+            _log.warning("tool %s failed\n%s", name, shown(traceback.format_exc()))
+            result = {"error": f"Tool execution failed: {named(error)}"}
+        return result, _encoded(result)
 
     async def _result(self, name: str, arguments: str | Mapping[str, Any] | None) -> Result:
         try:
@@ -125,14 +141,12 @@ class Toolbox:
             if tool is None:
                 return {"error": f"Unknown tool '{str(name)[:200]}'. Available tools: {sorted(self.names)}"}
             values = validate(tool.accepts or tool.parameters, parse_arguments(arguments), name)
-            return await tool.run(self.workspace, values)
+            result = await tool.run(self.workspace, values)
         except ToolFailure as failure:
-            return failure.result()
-        except (SandboxLost, SandboxKilled):
-            raise
-        except Exception as error:  # noqa: BLE001 - a model must get an answer to every call; logged and recorded
-            _log.warning("tool %s failed\n%s", name, shown(traceback.format_exc()))
-            return {"error": f"Tool execution failed: {type(error).__name__}: {error}"}
+            result = failure.result()
+        if not isinstance(result, dict):
+            return {"error": f"The tool returned {type(result).__name__}, not a dict"}
+        return result
 
     def _further(self, name: str) -> Tool | None:
         """A tool that was not chosen. Raises ToolFailure if it cannot work here."""
@@ -155,7 +169,7 @@ class Toolbox:
 
 
 def _encoded(result: Result) -> str:
-    text = json.dumps(result, ensure_ascii=False)
+    text = json.dumps(result, ensure_ascii=False, allow_nan=False)
     if text.isascii():
         return text
     try:

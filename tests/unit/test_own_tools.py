@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import re
 import sys
 import textwrap
 import threading
+import typing
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -22,6 +24,8 @@ from pytest_hermes.sandbox.protocol import SandboxRequest
 from pytest_hermes.task import SandboxSpec
 from pytest_hermes.tools.installed import installed_tools
 from pytest_hermes.tools.own import own_tool, own_tools
+from pytest_hermes.tools.registry import COMPOSED, TOOLSETS
+from pytest_hermes.tools.tool import Tool, object_schema
 from pytest_hermes.tools.toolbox import Toolbox, ToolSettings
 from pytest_hermes.tools.toolsets import select_tools
 
@@ -66,6 +70,17 @@ async def _call(function: Any, arguments: Any) -> dict[str, Any]:
     finally:
         await sandbox.close()
         await provider.aclose()
+
+
+def raw(value: Any, **given: Any) -> Tool:
+    """A `Tool` whose `run` returns the value, or raises it."""
+
+    async def run(workspace: Workspace, arguments: Any) -> Any:
+        if isinstance(value, BaseException):
+            raise value
+        return value
+
+    return Tool(**{"name": "raw", "description": "D.", "parameters": object_schema([]), "run": run, **given})
 
 
 # -- schemas ---------------------------------------------------------------------------------------------
@@ -116,6 +131,10 @@ class Other:
     pass
 
 
+CIRCLE: list[Any] = []
+CIRCLE.append(CIRCLE)
+
+
 def _signatures() -> Iterator[tuple[Any, str]]:
     def untyped(a) -> None:  # type: ignore[no-untyped-def]
         """D."""
@@ -159,6 +178,62 @@ def _signatures() -> Iterator[tuple[Any, str]]:
     def terminal(a: str) -> None:
         """D."""
 
+    def items_of_another_type(a: list[int] = ["x"]) -> None:  # type: ignore[list-item]  # noqa: B006
+        """D."""
+
+    def infinite(a: float = math.inf) -> None:
+        """D."""
+
+    def infinite_within(a: dict[str, Any] = {"b": [math.nan]}) -> None:  # noqa: B006
+        """D."""
+
+    def an_object(a: dict[str, Any] = {"b": object()}) -> None:  # noqa: B006
+        """D."""
+
+    def tuple_keys(a: dict = {(1, 2): 3}) -> None:  # type: ignore[type-arg]  # noqa: B006
+        """D."""
+
+    def circle(a: list = CIRCLE) -> None:  # type: ignore[type-arg]
+        """D."""
+
+    def surrogate(a: str = "\ud800") -> None:
+        """D."""
+
+    def surrogate_choice(a: Literal["\ud800"]) -> None:
+        """D."""
+
+    def surrogate_description(a: Annotated[str, "\ud800"]) -> None:
+        """D."""
+
+    def truth(a: Literal[0, 1] = True) -> None:  # type: ignore[assignment]
+        """D."""
+
+    def a_list(a: [int]) -> None:  # type: ignore[misc, valid-type]
+        """D."""
+
+    def a_dict(a: {"b": 1}) -> None:  # type: ignore[misc, valid-type]  # noqa: F821, UP037
+        """D."""
+
+    def words(fine: str, a: "list of ints") -> None:  # type: ignore[valid-type]  # noqa: F722
+        """D."""
+
+    def divided(fine: str, a: 1 / 0) -> None:  # type: ignore[valid-type]
+        """D."""
+
+    yield items_of_another_type, r"parameter 'a': its default \['x'\] is not of its own type"
+    yield infinite, "infinite.*parameter 'a': its default is not JSON: .*inf"
+    yield infinite_within, "parameter 'a': its default is not JSON: .*nan"
+    yield an_object, "parameter 'a': its default is not JSON: .*object"
+    yield tuple_keys, "parameter 'a': its default is not JSON: .*tuple"
+    yield circle, "parameter 'a': its default is not JSON: .*Circular"
+    yield surrogate, "parameter 'a': its default is not JSON: .*surrogate"
+    yield surrogate_choice, "parameter 'a': its schema is not JSON: .*surrogate"
+    yield surrogate_description, "parameter 'a': its schema is not JSON: .*surrogate"
+    yield truth, "parameter 'a': its default True is not of its own type"
+    yield a_list, "a_list.*parameter 'a': .*int.* cannot be told"
+    yield a_dict, "a_dict.*parameter 'a': .*'b': 1.* cannot be told"
+    yield words, "words.*annotations cannot be read .parameter 'a': SyntaxError"
+    yield divided, "divided.*annotations cannot be read .parameter 'a': ZeroDivisionError"
     yield untyped, "untyped.*parameter 'a' has no type. Annotate it"
     yield foreign, "parameter 'a': .*Other.* cannot be told to a model. Use str, int"
     yield several, "parameter 'names' is .args"
@@ -189,15 +264,68 @@ def test_a_signature_that_no_model_can_be_told_of_is_refused_at_once(function: A
         ({"toolset": "file"}, "toolset='file' is a built-in tool set"),
         ({"toolset": "debugging"}, "toolset='debugging' is a built-in tool set"),
         ({"toolset": "a,b"}, "toolset='a,b' cannot be the name of a tool set"),
+        ({"toolset": ["a"]}, r"fine\): toolset=\['a'\] cannot be the name of a tool set"),
+        ({"name": 5}, r"fine\): .*1 to 64 letters"),
+        ({"name": ""}, "1 to 64 letters"),
+        ({"description": 5}, r"fine\): description=5 is not text"),
+        ({"description": " \n"}, r"fine\): description=' .n' is blank"),
+        ({"description": "\ud800"}, r"fine\): its description is not JSON: .*surrogate"),
+        *(({"name": name}, f"tool {name!r} .*built-in tool (set )?has this name") for name in (*TOOLSETS, *COMPOSED)),
     ],
+    ids=repr,
 )
-def test_names_that_cannot_be_are_refused(options: dict[str, str], message: str) -> None:
+def test_names_that_cannot_be_are_refused(options: dict[str, Any], message: str) -> None:
     def fine(a: str) -> str:
         """D."""
         return a
 
     with pytest.raises(ConfigurationError, match=message):
         tool(**options)(fine)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"name": 5}, "1 to 64 letters"),
+        ({"name": "web"}, "a built-in tool set has this name"),
+        ({"description": None}, "description=None is not text"),
+        ({"parameters": {}}, "parameters are no schema of an object"),
+        ({"parameters": object_schema([], a={"type": "number", "default": math.inf})}, "its parameters are not JSON"),
+    ],
+)
+def test_a_tool_that_no_endpoint_takes_is_refused(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        own_tool(raw(None, **given))
+
+
+def test_any_dict_may_be_written_as_typing_has_it() -> None:
+    def bare(a: typing.Dict, b: typing.List) -> None:  # type: ignore[type-arg]  # noqa: UP006
+        """D."""
+
+    assert own_tool(bare).parameters["properties"] == {"a": {"type": "object"}, "b": {"type": "array"}}
+
+
+class Shelf:
+    def __init__(self, book: str) -> None:
+        self.book = book
+
+    def title(self, loud: bool) -> str:
+        """The title."""
+        return self.book.upper() if loud else self.book
+
+    async def later(self, loud: bool) -> str:
+        """The title, later."""
+        return self.title(loud)
+
+
+def test_bound_methods_are_tools_of_their_own_object() -> None:
+    first, second = Shelf("first"), Shelf("second")
+    tools = [tool(first.title), tool(name="other")(second.title), tool(second.later)]
+    assert [made(False) for made in tools[:2]] == ["first", "second"]
+    assert [own_tool(made).name for made in tools] == ["title", "other", "later"]
+    assert [call(made, {"loud": True}) for made in [*tools, first.title]] == [
+        {"output": "FIRST"}, {"output": "SECOND"}, {"output": "SECOND"}, {"output": "FIRST"}
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("thing", [3, "describe", Other, Other(), None])
@@ -237,8 +365,6 @@ def test_any_json_value_may_be_returned(value: object, result: object) -> None:
     assert call(give) == result
 
 
-CIRCLE: list[Any] = []
-CIRCLE.append(CIRCLE)
 NOT_JSON = ["set", "object", "bytes", "NaN", "tuple as key", "circle"]
 
 
@@ -265,6 +391,80 @@ def test_what_a_tool_raises_is_an_error_result(error: BaseException, kind: str) 
     result = call(fail if kind == "sync" else fail_later)
     assert result["error"].startswith("Tool execution failed: ")
     assert str(error) in result["error"]
+
+
+class Unspeakable(Exception):
+    def __str__(self) -> str:
+        raise ValueError("no words")
+
+
+class UnspeakableFailure(ToolFailure):
+    __str__ = Unspeakable.__str__
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ("text", "The tool returned str, not a dict"),
+        (None, "The tool returned NoneType, not a dict"),
+        ({"a": {1}}, "The tool returned what is not JSON: .*set"),
+        ({"a": math.nan}, "The tool returned what is not JSON: .*nan"),
+        ({"a": CIRCLE}, "The tool returned what is not JSON: .*Circular"),
+        (Unspeakable(), "Tool execution failed: Unspeakable"),
+        (UnspeakableFailure("x"), "Tool execution failed: "),
+        (ToolFailure("x", details=object()), "The tool returned what is not JSON: .*object"),
+        (SystemExit(3), "Tool execution failed: SystemExit: 3"),
+        (pytest.skip.Exception("not now"), "Tool execution failed: Skipped: not now"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_whatever_a_tool_object_does_the_model_gets_an_error_result(value: object, message: str) -> None:
+    assert re.match(message, call(raw(value))["error"])
+
+
+def test_a_function_with_an_error_without_words_is_answered() -> None:
+    class Exit(SystemExit):
+        __str__ = Unspeakable.__str__
+
+    def fail() -> None:
+        """Fail."""
+        raise Exit
+
+    assert call(fail)["error"].startswith("Tool execution failed: Exit")
+
+
+def test_cancellation_ends_a_call() -> None:
+    async def cancelled() -> None:
+        started = asyncio.Event()
+
+        async def run(workspace: Workspace, arguments: Any) -> Any:
+            started.set()
+            await asyncio.Event().wait()
+
+        running = asyncio.create_task(_call(raw(None, run=run), None))
+        await started.wait()
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+
+    asyncio.run(cancelled())
+
+
+def test_a_mutable_default_is_new_in_every_call() -> None:
+    shared: list[Any] = [{"deep": [0]}]
+
+    def grow(items: list = shared) -> int:  # type: ignore[type-arg]
+        """Grow."""
+        items[0]["deep"].append(1)
+        items.append(1)
+        return len(items)
+
+    made = own_tool(grow)
+    before = json.dumps(made.schema)
+    assert [call(made), call(made)] == [{"result": 2}, {"result": 2}]
+    grow()
+    assert json.dumps(made.schema) == before
+    assert call(made) == {"result": 2}
 
 
 def test_mistakes_of_the_model_are_told_in_the_tools_own_words() -> None:
@@ -426,6 +626,19 @@ DECORATED = "from pytest_hermes import tool\n@tool\n"
             "'patch'.*built-in",
         ),
         (DECORATED + "def f(a: str):\n    'D.'", "file = hermes_gamma", "'file'.*built-in"),
+        ("import sys; sys.exit(3)", "e = hermes_gamma", "cannot be loaded: SystemExit: 3"),
+        ("import sys; sys.exit('a\\nb')", "e = hermes_gamma", "cannot be loaded: SystemExit: a b"),
+        (
+            "import pytest; pytest.skip('not here', allow_module_level=True)",
+            "e = hermes_gamma",
+            "cannot be loaded: Skipped: not here",
+        ),
+        ("import pytest; pytest.exit('enough')", "e = hermes_gamma", "cannot be loaded: Exit: enough"),
+        (
+            "class Mute(Exception):\n    def __str__(self): raise self\nraise Mute",
+            "e = hermes_gamma",
+            "cannot be loaded: Mute",
+        ),
     ],
 )
 def test_a_broken_entry_point_is_one_clear_error(package: Any, code: str, entry: str, message: str) -> None:
@@ -433,6 +646,12 @@ def test_a_broken_entry_point_is_one_clear_error(package: Any, code: str, entry:
     with pytest.raises(ConfigurationError, match=f"entry point {re.escape(entry)} .*{message}") as caught:
         chosen("anything")
     assert "\n" not in str(caught.value)
+
+
+def test_ctrl_c_while_an_entry_point_is_loaded_is_ctrl_c(package: Any) -> None:
+    package("hermes_eta", "raise KeyboardInterrupt", "texts = hermes_eta")
+    with pytest.raises(KeyboardInterrupt):
+        chosen("texts")
 
 
 def test_two_packages_with_one_name_are_refused(package: Any) -> None:
