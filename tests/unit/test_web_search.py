@@ -14,7 +14,7 @@ from aiohttp import web
 from pytest_hermes.tools.tool import ToolFailure
 from pytest_hermes.tools.web.fetch import WebClient
 from pytest_hermes.tools.web.providers import PROVIDERS, Service, choose
-from pytest_hermes.tools.web.search import MAX_ANSWER_BYTES, search
+from pytest_hermes.tools.web.search import MAX_ANSWER_BYTES, MAX_DESCRIPTION_CHARS, search
 
 KEY = "key-secret-0123456789"
 Answer = Callable[[web.Request], web.Response]
@@ -123,6 +123,37 @@ async def test_a_refused_key_is_named_but_never_shown(name: str) -> None:
         assert all(variable in str(failure.value) for variable in PROVIDERS[name].key_variables)
         assert failure.value.result()["success"] is False
         assert len(wire.requests) == 1
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("status", [200, 401])
+async def test_no_part_of_a_key_stays_where_an_error_is_cut(status: int) -> None:
+    async with wired() as (wire, ask):
+        for before in (*range(150, 205), *range(1_975, 2_005)):
+            wire.answers = [refusal(status, ("x" * 170).ljust(before) + KEY + " after")]
+            with pytest.raises(ToolFailure) as failure:
+                await ask()
+            assert KEY[:5] not in json.dumps(failure.value.result())
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("name", PROVIDERS)
+async def test_results_that_repeat_the_key_do_not_show_it(name: str) -> None:
+    key = "key/secret+0123456789"
+    leaks = f"{key} key%2Fsecret%2B0123456789 end"
+    hit = {"title": leaks, "url": f"https://a.example/?k={leaks}", "score": 1.0}
+    hit |= dict.fromkeys(("content", "text", "description"), leaks) | {"highlights": [leaks]}
+    answer = {"results": [hit], "success": True, "data": {"web": [hit]}, "web": {"results": [hit]}}
+    async with wired(name, key=key) as (wire, ask):
+        wire.answers = [lambda _: web.json_response(answer)]
+        (shown,) = await ask()
+        assert "0123456789" not in repr(shown)
+        assert (shown.title, shown.url) == ("*** *** end", "https://a.example/?k=*** *** end")
+        assert shown.description == "*** *** end"
+        hit |= dict.fromkeys(("content", "text", "description"), "x" * (MAX_DESCRIPTION_CHARS - 10) + key)
+        hit["highlights"] = [hit["text"]]
+        (shown,) = await ask()
+        assert "key" not in shown.description
 
 
 @pytest.mark.asyncio

@@ -1,4 +1,4 @@
-"""From a fetched page to the text that a model reads. CPU-bound and bounded: runs in two threads of its own.
+"""From a fetched page to the text that a model reads. CPU-bound, so it runs in a worker process, killed when late.
 
 HTML goes through trafilatura (main content as Markdown, links kept), PDF through pypdf, text and JSON stay as they are,
 anything else is refused. Both packages are the extra `web`.
@@ -6,20 +6,18 @@ anything else is refused. Both packages are the extra `web`.
 
 from __future__ import annotations
 
-import asyncio
 import codecs
 import dataclasses
-import functools
 import importlib.util
 import io
 import logging
 import re
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from pytest_hermes.tools.tool import ToolFailure
+from pytest_hermes.tools.web import workers
 from pytest_hermes.tools.web.fetch import Page
 
 if TYPE_CHECKING:
@@ -28,8 +26,9 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 EXTRACT_TIMEOUT_S = 30.0
+"""Of one page, without its wait for a worker."""
 MAX_ELEMENTS = 20_000
-"""Above, a page is converted plainly: trafilatura takes 0.1 to 0.25 ms for an element, and no thread can be stopped."""
+"""Above, a page is converted plainly: trafilatura takes 0.1 to 0.25 ms for an element."""
 MIN_CONTENT_CHARS = 200
 """Below, the main content may have been taken for clutter: the whole text is used if it is longer."""
 PDF_SECONDS = 10.0
@@ -63,32 +62,29 @@ def missing_packages() -> list[str]:
 
 async def extract(page: Page) -> Readable:
     """The readable text of a page. Raises ToolFailure when it has none, is damaged, or takes too long."""
+    # Imported here: the worker imports this module.
+    from pytest_hermes.tools.web.worker import message
+
+    fields = {"url": page.url, "content_type": page.content_type, "charset": page.charset, "truncated": page.truncated}
     try:
-        async with asyncio.timeout(EXTRACT_TIMEOUT_S):
-            found = await asyncio.get_running_loop().run_in_executor(_threads(), readable, page)
+        header, body = await workers.ask(message(fields, page.body), EXTRACT_TIMEOUT_S)
     except TimeoutError:
         raise ToolFailure(f"The page could not be turned into text within {EXTRACT_TIMEOUT_S:g} s.") from None
-    except ToolFailure:
-        raise
-    except Exception as error:  # parsers raise anything on damaged input, and one bad page must not fail the others
-        _log.info("no text extracted from %s", page.url, exc_info=True)
-        raise ToolFailure(f"The page could not be read: {type(error).__name__}: {str(error)[:200]}") from error
-    if not found.text.strip():
+    except workers.WorkerDied as error:
+        raise ToolFailure("The page could not be read: its parser crashed.") from error
+    if "error" in header:
+        _log.info("no text extracted from %s: %s", page.url, header["error"])
+        raise ToolFailure(header["error"])
+    text = body.decode()
+    if not text.strip():
         raise ToolFailure("The page has no text; it may be made by scripts.")
     if page.truncated:
-        size = len(page.body) // 1_000_000
-        return dataclasses.replace(found, text=f"{found.text}\n\n[the page goes on after {size} MB; not fetched]")
-    return found
-
-
-@functools.cache
-def _threads() -> ThreadPoolExecutor:
-    # Not the loop's default threads: a few slow pages would hold up the name lookups of all rollouts.
-    return ThreadPoolExecutor(2, thread_name_prefix="hermes-extract")
+        text = f"{text}\n\n[the page goes on after {len(page.body) // 1_000_000} MB; not fetched]"
+    return Readable(header["title"], text)
 
 
 def readable(page: Page) -> Readable:
-    """`extract` without a time limit; blocks. Raises ToolFailure."""
+    """`extract` without a limit, in this process; blocks. Raises ToolFailure."""
     kind = page.content_type if page.content_type not in ("", "application/octet-stream") else _sniffed(page.body)
     if kind in HTML_TYPES:
         return _html(decoded(page.body, page.charset), page.url)

@@ -10,8 +10,6 @@ import html
 from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 
-MAX_DESCRIPTION_CHARS = 1_000
-
 
 @dataclasses.dataclass(frozen=True)
 class Call:
@@ -187,6 +185,4 @@ def _bearer(key: str) -> dict[str, str]:
 
 def _hit(item: Mapping[str, Any], description: Any) -> Hit:
     text = " ".join(html.unescape(str(description or "")).split())
-    if len(text) > MAX_DESCRIPTION_CHARS:
-        text = f"{text[: MAX_DESCRIPTION_CHARS - 3]}..."
     return Hit(" ".join(html.unescape(str(item.get("title") or "")).split()), str(item["url"]), text)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+import urllib.parse
 from typing import TYPE_CHECKING, Any
 
 from pytest_hermes.models.retry import RetryPolicy, retry_after_s
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
 SEARCH_TIMEOUT_S = 30.0
 MAX_ANSWER_BYTES = 5_000_000
+MAX_DESCRIPTION_CHARS = 1_000
 RETRY = RetryPolicy(max_retries=2, base_s=0.5, cap_s=8.0, retry_after_limit_s=15.0)
 _HINTS = {
     ("searxng", 403): "Is the format json allowed in the instance's settings.yml (search: formats)?",
@@ -31,14 +33,22 @@ async def search(
 
     try:
         async with asyncio.timeout(timeout_s):
-            return (await _answer(client, service, query, limit))[:limit]
+            return [_shown(hit, service) for hit in (await _answer(client, service, query, limit))[:limit]]
     except TimeoutError:
         reason = f"no answer within {timeout_s:g} s"
     except (aiohttp.ClientError, OSError, ValueError) as error:  # ValueError: a base URL or key that HTTP cannot carry
         reason = str(error)
     except ToolFailure as failure:
         reason = str(failure)
-    raise ToolFailure(masked(f"Search with {service.provider.name} failed: {reason[:500]}", service), success=False)
+    # Masked before it is cut: of a key across the cut, a part would stay.
+    raise ToolFailure(f"Search with {service.provider.name} failed: {masked(reason, service)[:500]}", success=False)
+
+
+def _shown(hit: Hit, service: Service) -> Hit:
+    title, url, text = (masked(part, service) for part in (hit.title, hit.url, hit.description))
+    if len(text) > MAX_DESCRIPTION_CHARS:
+        text = f"{text[: MAX_DESCRIPTION_CHARS - 3]}..."
+    return Hit(title, url, text)
 
 
 async def _answer(client: WebClient, service: Service, query: str, limit: int) -> list[Hit]:
@@ -79,7 +89,7 @@ def _hits(service: Service, body: bytes) -> list[Hit]:
         answer: Any = json.loads(body)
         return list(service.provider.hits(answer))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        raise ToolFailure(f"the answer is not a list of results: {_excerpt(body)}") from None
+        raise ToolFailure(f"the answer is not a list of results: {_excerpt(service, body)}") from None
 
 
 def _refused(service: Service, response: aiohttp.ClientResponse, body: bytes, truncated: bool) -> str:
@@ -91,23 +101,34 @@ def _refused(service: Service, response: aiohttp.ClientResponse, body: bytes, tr
         hint = f"Check {' or '.join(provider.key_variables)}."
     if 300 <= status < 400:
         hint = f"It redirects; set {provider.url_variable} to where it leads."
-    return f"HTTP {status}. {hint} {_excerpt(body)}".replace("  ", " ").strip()
+    return f"HTTP {status}. {hint} {_excerpt(service, body)}".replace("  ", " ").strip()
 
 
-def _excerpt(body: bytes) -> str:
-    return " ".join(body[:2_000].decode("utf-8", "replace").split())[:200]
+def _excerpt(service: Service, body: bytes) -> str:
+    text = masked(body.decode("utf-8", "replace"), service)
+    return " ".join(text[:2_000].split())[:200]
 
 
 def masked(text: str, service: Service) -> str:
-    """`text` without the service's key, which an answer may repeat, and without a password in its URL."""
+    """`text` without the service's key, which an answer may repeat, and without a password in its URL.
+
+    Also as JSON and URLs spell them.
+    """
     from yarl import URL
 
-    secrets: list[str | None] = [service.key]
+    secrets = {service.key}
     try:
         base = URL(service.base_url)
-        secrets += [base.password, base.raw_password]
+        secrets |= {base.password or "", base.raw_password or ""}
     except ValueError:
-        secrets.append(service.base_url)
-    for secret in filter(None, secrets):
-        text = text.replace(secret, "***")
+        secrets.add(service.base_url)
+    spelled = {spelling for secret in secrets if secret for spelling in _spellings(secret)}
+    for spelling in sorted(spelled, key=len, reverse=True):
+        text = text.replace(spelling, "***")
     return text
+
+
+def _spellings(secret: str) -> set[str]:
+    quoted = json.dumps(secret)[1:-1]
+    urls = {urllib.parse.quote(secret), urllib.parse.quote(secret, safe=""), urllib.parse.quote_plus(secret)}
+    return {secret, quoted, quoted.replace("/", "\\/"), *urls}

@@ -1,0 +1,151 @@
+"""The worker processes that read pages: at most two busy per event loop, kept for the next page, killed when too slow.
+
+Python cannot stop a thread in a parser; a process can be killed. An idle worker belongs to no loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import json
+import os
+import socket
+import struct
+import subprocess
+import sys
+import weakref
+from typing import Any
+
+WORKERS = 2
+START_TIMEOUT_S = 60.0
+_ENVIRONMENT = ("PATH", "LANG", "LC_ALL", "LC_CTYPE", "LD_LIBRARY_PATH", "TMPDIR", "TZ")
+_START = "import sys; sys.path += sys.argv[1:]; from pytest_hermes.tools.web.worker import main; main()"
+_slots: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = weakref.WeakKeyDictionary()
+
+
+class WorkerDied(Exception):
+    """The worker ended while it read a page."""
+
+
+class Worker:
+    """One process. `ask` it one thing at a time, from any loop."""
+
+    def __init__(self) -> None:
+        self._socket, theirs = socket.socketpair()
+        self._socket.setblocking(False)
+        # The parent's path comes last, so that a file beside somebody's tests cannot stand for a standard module.
+        bytecode = ["-B"] if sys.dont_write_bytecode else []
+        path = [os.path.abspath(entry) for entry in sys.path]  # noqa: PTH100
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-I", *bytecode, "-c", _START, *path],
+                stdin=theirs.fileno(),
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                env={name: os.environ[name] for name in _ENVIRONMENT if name in os.environ},
+                cwd="/",
+                start_new_session=True,
+            )
+        self.pid = self._process.pid
+        self._is_ready = False
+
+    async def ready(self) -> None:
+        """Wait until it has imported what it needs. Raises WorkerDied."""
+        if not self._is_ready:
+            await self._message()
+            self._is_ready = True
+
+    async def ask(self, message: bytes) -> tuple[dict[str, Any], bytes]:
+        """Header and body of the answer. Raises WorkerDied."""
+        try:
+            await asyncio.get_running_loop().sock_sendall(self._socket, message)
+        except ConnectionError as error:
+            raise WorkerDied(str(error)) from error
+        return await self._message()
+
+    async def _message(self) -> tuple[dict[str, Any], bytes]:
+        try:
+            return json.loads(await self._frame()), await self._frame()
+        except (ConnectionError, EOFError) as error:
+            raise WorkerDied(str(error)) from error
+
+    async def _frame(self) -> bytes:
+        (size,) = struct.unpack("!Q", await self._receive(8))
+        return await self._receive(size)
+
+    async def _receive(self, size: int) -> bytes:
+        received = bytearray()
+        while len(received) < size:
+            chunk = await asyncio.get_running_loop().sock_recv(self._socket, min(size - len(received), 262_144))
+            if not chunk:
+                raise EOFError("the worker ended")
+            received += chunk
+        return bytes(received)
+
+    def has_ended(self) -> bool:
+        """Whether the process is gone; reaps it."""
+        return self._process.poll() is not None
+
+    def kill(self) -> None:
+        """End the process without waiting for it."""
+        self._socket.close()
+        self._process.kill()
+
+    def wait(self) -> None:
+        """Reap a killed process; blocks for a moment."""
+        self._process.wait()
+
+
+_all: set[Worker] = set()
+_idle: list[Worker] = []
+
+
+async def ask(message: bytes, timeout_s: float) -> tuple[dict[str, Any], bytes]:
+    """A worker's answer, once one is free. Raises TimeoutError after `timeout_s` of its work, or WorkerDied."""
+    slots = _slots.setdefault(asyncio.get_running_loop(), asyncio.Semaphore(WORKERS))
+    async with slots:
+        worker = _take()
+        try:
+            async with asyncio.timeout(START_TIMEOUT_S):
+                await worker.ready()
+            async with asyncio.timeout(timeout_s):
+                header, body = await worker.ask(message)
+        except BaseException:  # it may still work on that page, or send its answer
+            worker.kill()
+            raise
+        if header["spent"] or len(_idle) >= WORKERS:
+            worker.kill()
+        else:
+            _idle.append(worker)
+        return header, body
+
+
+def _take() -> Worker:
+    _all.difference_update([worker for worker in tuple(_all) if worker.has_ended() and worker not in _idle])
+    while _idle:
+        worker = _idle.pop()
+        if not worker.has_ended():
+            return worker
+        worker.kill()
+        _all.discard(worker)
+    worker = Worker()
+    _all.add(worker)
+    return worker
+
+
+def stop() -> None:
+    """End all workers, also those at work."""
+    _idle.clear()
+    while _all:
+        worker = _all.pop()
+        worker.kill()
+        worker.wait()
+
+
+def _forget() -> None:
+    _idle.clear()
+    _all.clear()
+
+
+atexit.register(stop)
+os.register_at_fork(after_in_child=_forget)  # a worker answers one process only
