@@ -23,6 +23,14 @@ ENDERS = {
     "trap 'echo bye' EXIT; exit 4": 4,
     "mkdir -p /tmp/gone && cd /tmp/gone && rmdir /tmp/gone && exit 5": 5,
     "sleep 300 & exit 6": 6,
+    "set -euo pipefail; false | true; echo never": 1,
+    "(exit 7); exit": 7,
+    "eval 'exit 8'": 8,
+    "f9() { exit 9; }; f9": 9,
+    "bash -c 'kill -9 $PPID'; sleep 5": 137,
+    "exec 0</dev/null 1>/dev/null 2>&1; exit 10": 10,
+    "set -e; cd /no/such; echo never": 1,
+    "exit 300": 44,
 }
 """Commands that end a plain shell, with the code that must come back (None: any but 0)."""
 SURVIVED = {
@@ -154,6 +162,21 @@ class ShellContract:
         assert result.output.startswith(b"first\n")
         assert result.output.endswith(b"last\n")
         assert result.output_bytes == 50_000_011
+        await shell.close()
+
+    @in_sandbox()
+    async def test_shell_floods_do_not_last(self, sandbox: Sandbox) -> None:
+        """A flood that never ends is cut by the time-out; one from a background job neither blocks it nor us."""
+        shell = ShellSession(sandbox)
+        seconds = unique_seconds()
+        result = await shell.run("echo first; yes", timeout_s=1, max_output=1_000)
+        assert (result.exit_code, result.timed_out) == (124, True)
+        assert result.output.startswith(b"first\ny\n") and len(result.output) <= 1_000 < result.output_bytes
+        job = f"(head -c 20000000 /dev/zero | tr '\\0' z; echo; exec sleep {seconds}) &"
+        assert (await shell.run(job, timeout_s=30)).exit_code == 0
+        await until_sleepers(sandbox, seconds, 1)  # it has written all that it had: nothing waits for us to run more
+        after = await shell.run("echo after", timeout_s=30)
+        assert after.exit_code == 0 and after.output.endswith(b"after\n")
         await shell.close()
 
     @in_sandbox()
