@@ -49,6 +49,7 @@ def _show(options: argparse.Namespace) -> int:
 
     from pytest_hermes.artifacts.records import read_rows
     from pytest_hermes.artifacts.summary import render, summarize
+
     for run in options.runs:
         if options.task is not None:
             _show_task(run, options.task)

@@ -23,7 +23,7 @@ OPTIONS = {
     "live log": ["-o", "log_cli=true", "-o", "log_cli_level=DEBUG"],
 }
 
-BODY = r'''
+BODY = r"""
 import asyncio, json, pytest
 from pytest_hermes import Verdict
 from pytest_hermes.errors import SandboxLost, VerifierError
@@ -81,7 +81,7 @@ def test_body(rollout, task, ctx, record_property):
         capture = PRINTS
         if capture: print(output)
         pytest.fail(EVIL)
-'''
+"""
 
 
 def raw(text: str) -> list[str]:
