@@ -179,7 +179,7 @@ def not_json(value: Any) -> str | None:
     except RecursionError:
         return "it is nested too deeply"
     except (ValueError, TypeError) as error:
-        return str(error)
+        return "it has inf or nan in it" if str(error).startswith("Out of range float") else str(error)
     return None
 
 
