@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_hermes.errors import SandboxKilled, SandboxLost
 from pytest_hermes.shown import named, shown
-from pytest_hermes.tools.arguments import parse_arguments, validate
+from pytest_hermes.tools.arguments import not_json, parse_arguments, validate
 from pytest_hermes.tools.budget import ResultBudget
 from pytest_hermes.tools.registry import BUILTIN
 from pytest_hermes.tools.state import RolloutState
@@ -126,7 +126,7 @@ class Toolbox:
             try:
                 return result, _encoded(result)
             except (TypeError, ValueError, RecursionError) as error:
-                result = {"error": f"The tool returned what is not JSON: {error}"}
+                result = {"error": f"The tool returned what is not JSON: {not_json(result) or error}"}
         except (SandboxLost, SandboxKilled, asyncio.CancelledError, KeyboardInterrupt, GeneratorExit):
             raise
         except BaseException as error:  # noqa: BLE001 - a model must get an answer to every call; logged and recorded
