@@ -78,7 +78,6 @@ def _show_task(run: Path, task: str) -> None:
 
 
 def _tools(options: argparse.Namespace) -> int:
-    from pytest_hermes.shown import shown_line
     from pytest_hermes.tools.listing import list_tools
 
     for line in list_tools():

@@ -14,7 +14,7 @@ import os
 import time
 import traceback
 from collections.abc import AsyncIterator, Coroutine
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
 
@@ -49,10 +49,12 @@ if TYPE_CHECKING:
 
 VERIFY_MARGIN_S = 15.0
 """For a verifier that keeps its clock itself: what uploading the tests and reading the reward may take on top of it."""
-AGENT_GRACE_S = 5.0
-"""What an agent may take to end once it was told to; then its rollout goes on without it."""
+GRACE_S = 5.0
+"""What an agent or verifier may take to end once it was told to; then its rollout goes on without it."""
 TAIL_CHARS = 4000
 TRACEBACK_CHARS = 10_000
+
+T = TypeVar("T")
 
 
 async def run_rollout(job: Job, services: Services, gate: BodyGate | None = None, queued_s: float = 0.0) -> Rollout:
@@ -197,7 +199,9 @@ class _Try:
         rollout.trajectory = AgentResult(messages=[{"role": "user", "content": self.task.prompt}], stop_reason="error")
         try:
             with rollout.clocks.running("agent"):
-                rollout.trajectory = await self._within(seconds, agent.run(self.task.prompt, toolbox))
+                late = AgentTimeout(f"the agent's {seconds:g} s were used up")
+                result = await self._within(seconds, agent.run(self.task.prompt, toolbox), late=late, who="agent")
+                rollout.trajectory = checked_result(result, env.agent)
         except BaseException as raised:
             error = self._agent_error(raised)
             self._keep_partial(agent, toolbox, error)
@@ -207,28 +211,27 @@ class _Try:
         finally:
             await toolbox.aclose()
 
-    async def _within(self, seconds: float, work: Coroutine[Any, Any, AgentResult]) -> AgentResult:
-        """The agent's result. Raises AgentTimeout once its time is over, whether or not it then stops."""
+    async def _within(self, seconds: float, work: Coroutine[Any, Any, T], *, late: HermesError, who: str) -> T:
+        """What `work` gives. Raises `late` once its time is over, whether or not it then stops; what it gives or raises
+        after that does not count."""
         task = asyncio.create_task(work)
         try:
             done, _ = await asyncio.wait([task], timeout=seconds)
         except asyncio.CancelledError:
-            await self._stop(task)
+            await self._stop(task, who)
             raise
         if not done:
-            await self._stop(task)
-            raise AgentTimeout(f"the agent's {seconds:g} s were used up")
-        if task.cancelled():
-            raise AgentError(f"agent {self.settings.env.agent}: CancelledError")
-        return checked_result(task.result(), self.settings.env.agent)
+            await self._stop(task, who)
+            raise late
+        return task.result()
 
-    async def _stop(self, task: asyncio.Task[AgentResult]) -> None:
-        """Cancel the agent and wait a little; one that does not listen is left to itself, without its sandbox."""
+    async def _stop(self, task: asyncio.Task[Any], who: str) -> None:
+        """Cancel it and wait a little; one that does not listen is left to itself, without its sandbox."""
         task.cancel()
-        stopped, _ = await asyncio.wait([task], timeout=AGENT_GRACE_S)
+        stopped, _ = await asyncio.wait([task], timeout=GRACE_S)
         if stopped and not task.cancelled():
             task.exception()  # seen: what it raised while being stopped does not matter
-        self.rollout.trajectory.metadata.update({} if stopped else {"agent_did_not_stop": True})
+        self.rollout.trajectory.metadata.update({} if stopped else {f"{who}_did_not_stop": True})
 
     def _agent_error(self, raised: BaseException) -> BaseException:
         if isinstance(raised, HermesError) or is_cancelled(raised):
@@ -290,18 +293,10 @@ class _Try:
         ctx = self.services.tool_context(sandbox, self.toolbox, self.task)
         verification = Verification(self.task, sandbox, ctx, self.rollout.trajectory, seconds, self.settings)
         margin = VERIFY_MARGIN_S if getattr(verifier, "keeps_own_clock", False) else 0.0
-        task = asyncio.create_task(_outcome(verifier, verification))
+        late = VerifierTimeout(f"the verifier did not end within {seconds:g} s")
         try:
-            # What a verifier that holds on past its time returns in the end is not asked for.
-            done, _ = await asyncio.wait([task], timeout=seconds + margin)
-            if not done:
-                raise VerifierTimeout(f"the verifier did not end within {seconds:g} s")
-            if task.cancelled():
-                raise VerifierError("the verifier raised CancelledError")
-            outcome = task.result()
-            if isinstance(outcome, BaseException):
-                raise outcome
-            return as_verdict(outcome)
+            work = _judge(verifier, verification)
+            return as_verdict(await self._within(seconds + margin, work, late=late, who="verifier"))
         except HermesError:
             raise
         except (AssertionError, pytest.fail.Exception) as error:
@@ -311,9 +306,6 @@ class _Try:
                 raise
             raise VerifierError(f"the verifier raised {described(error)}") from error
         finally:
-            if not task.done():
-                task.cancel()
-                await asyncio.wait([task], timeout=AGENT_GRACE_S)
             await ctx.aclose()
 
     # -- outcome -----------------------------------------------------------------------------------
@@ -344,19 +336,14 @@ class _Try:
             rollout.cause = "reward_below_threshold"
 
 
-async def _outcome(verifier: Verifier, verification: Verification) -> Any:
-    """What the verifier gives, or what it raises: an exit raised in a task would end the loop with it."""
-    try:
-        if is_asynchronous(verifier):
-            return await drive(verifier(verification))  # type: ignore[arg-type]
-        result = await in_thread(verifier, verification)
-        if isinstance(result, Coroutine):  # of a plain function around an asynchronous one
-            return await drive(result)
-        return result
-    except asyncio.CancelledError:
-        raise
-    except BaseException as error:  # noqa: BLE001 - raised again by whoever waits
-        return error
+async def _judge(verifier: Verifier, verification: Verification) -> Any:
+    """What the verifier gives, wherever it has to run."""
+    if is_asynchronous(verifier):
+        return await drive(verifier(verification))  # type: ignore[arg-type]
+    result = await in_thread(verifier, verification)
+    if isinstance(result, Coroutine):  # of a plain function around an asynchronous one
+        return await drive(result)
+    return result
 
 
 def is_cancelled(error: BaseException) -> bool:

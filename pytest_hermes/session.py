@@ -141,7 +141,8 @@ class HermesSession:
             stop_on_sigterm(lambda: True)
             # Thousands of collected items live to the end: looking through them for garbage was a fifth of the time.
             gc.freeze()
-            gc.set_threshold(GARBAGE_THRESHOLD, *self._thresholds[1:])
+            if self._thresholds[0]:  # 0: somebody turned it off
+                gc.set_threshold(max(GARBAGE_THRESHOLD, self._thresholds[0]), *self._thresholds[1:])
             self._engine = Engine(run, self._make_services, concurrency=self.concurrency(), hold_slots=self.fail_fast)
         return self._engine
 

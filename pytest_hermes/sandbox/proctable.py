@@ -30,6 +30,7 @@ class ProcessStat(NamedTuple):
     started_s: float
     """Seconds after boot, to a hundredth."""
     state: str
+    is_kernel: bool
 
 
 def read_stat(pid: int) -> ProcessStat | None:
@@ -41,7 +42,8 @@ def read_stat(pid: int) -> ProcessStat | None:
         return None
     if len(fields) < 20:
         return None
-    return ProcessStat(pid, int(fields[1]), int(fields[3]), int(fields[19]) / _TICKS, fields[0].decode())
+    is_kernel = bool(int(fields[6]) & _KERNEL_THREAD)
+    return ProcessStat(pid, int(fields[1]), int(fields[3]), int(fields[19]) / _TICKS, fields[0].decode(), is_kernel)
 
 
 def read_environ(pid: int) -> bytes:
@@ -117,11 +119,12 @@ def environs() -> dict[int, bytes]:
 
 def _is_becoming(pid: int) -> bool:
     """Whether a process that shows no environment may yet: no kernel thread, not dead, and no command line either."""
+    stat = read_stat(pid)
+    if stat is None or stat.is_kernel or stat.state in "ZX":
+        return False
     try:
-        with open(f"/proc/{pid}/stat", "rb") as file:  # noqa: PTH123
-            fields = file.read().rpartition(b") ")[2].split()
         with open(f"/proc/{pid}/cmdline", "rb") as file:  # noqa: PTH123
-            return not file.read(1) and fields[0] not in b"ZX" and not int(fields[6]) & _KERNEL_THREAD
+            return not file.read(1)
     except OSError:
         return False
 
