@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 ROWS, COLUMNS = 40, 120
 END_OF_INPUT = 32 * "\x04"
 """Ctrl-D ends what one reader reads; the next readers of a command that has several need one as well."""
+TYPING_INTERVAL_S = 0.5
+"""Between the Ctrl-Ds that a foreground command gets after those."""
 
 
 @dataclasses.dataclass
@@ -51,7 +53,7 @@ async def under_terminal(workspace: Workspace, command: str, *, typed: bool) -> 
         run = f"{path} -c {shlex.quote(_PYTHON)} {inner}"
     else:  # script runs its command by $SHELL, which need not be a shell
         run = f"HERMES_SHELL=${{SHELL-}} SHELL=/bin/sh {path} -qefc {inner} /dev/null"
-    return run if typed else _NOBODY_TYPES.replace("@RUN@", run)
+    return run if typed else f"sh -c {shlex.quote(_NOBODY_TYPES.replace('@RUN@', run))}"
 
 
 # Other programs of the name script lose the exit code.
@@ -65,10 +67,17 @@ _PROBE = """for p in script python3; do
 done"""
 
 # A fifo that its reader holds open for writing, too: no end of file, on which script(1) sits for up to two seconds.
-_NOBODY_TYPES = (
-    '( HERMES_FIFO=$(mktemp -u) && mkfifo -m 600 "$HERMES_FIFO" && exec <>"$HERMES_FIFO" && '
-    f"rm \"$HERMES_FIFO\" && command printf '{END_OF_INPUT}' >&0 && @RUN@ )"
-).replace("\x04", "\\004")
+# Programs that ask for a password or a key throw away what was typed before, so Ctrl-D comes again and again.
+_NOBODY_TYPES = f"""
+fifo=$(mktemp -u) && mkfifo -m 600 "$fifo" && exec 3<>"$fifo" && rm "$fifo" || exit
+printf '{END_OF_INPUT}' >&3
+while {{ sleep {TYPING_INTERVAL_S} || sleep 1; }} && kill -0 $$; do printf '\\004'; done >&3 2>/dev/null &
+@RUN@ <&3 3>&-
+code=$?
+exec 2>/dev/null
+kill $!
+exit $code
+""".replace("\x04", "\\004")
 
 _INNER = (
     f"stty rows {ROWS} cols {COLUMNS} -onlcr 2>/dev/null; "

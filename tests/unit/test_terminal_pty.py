@@ -6,6 +6,7 @@ import asyncio
 import dataclasses
 import json
 import secrets
+import shlex
 import threading
 from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
@@ -149,6 +150,44 @@ def test_exit_codes_cwd_and_variables(agent: Agent) -> None:
 
 def test_a_foreground_reader_gets_the_end_of_input(agent: Agent) -> None:
     assert agent.terminal('read -r x; echo "end $?"; cat; echo over', timeout=20)["output"] == "end 1\nover\n"
+
+
+PASSWORD = """
+import sys, termios
+mode = termios.tcgetattr(0)
+mode[3] &= ~termios.ECHO
+for number in range(3):
+    {pause}
+    termios.tcsetattr(0, termios.TCSAFLUSH, mode)
+    print(number, repr(sys.stdin.readline()), flush=True)
+"""
+KEY = """
+import os, time, tty
+time.sleep(0.3)
+tty.setraw(0)
+print(repr(os.read(0, 1)))
+"""
+
+
+@pytest.mark.parametrize("kind", ["local-script", "local-python3"])
+def test_readers_that_throw_away_what_was_typed_meet_the_end_of_input_as_well(
+    make_agent: Callable[[str], Agent], kind: str
+) -> None:
+    agent = make_agent(kind)
+    for pause in ("pass", "import time; time.sleep(0.2)"):
+        found = agent.terminal(f"python3 -c {shlex.quote(PASSWORD.format(pause=pause))}", timeout=20)
+        assert (found["output"], found["exit_code"]) == ("0 ''\n1 ''\n2 ''\n", 0)
+    found = agent.terminal(f"python3 -c {shlex.quote(KEY)}", timeout=20)
+    assert found["output"].strip() == repr(b"\x04") and found["exit_code"] == 0
+    found = agent.terminal("read -rsp 'Password: ' p; echo \"end $?\"; python3 -c 'import getpass; getpass.getpass()'")
+    assert found["exit_code"] == 1 and "end 1" in found["output"] and "EOFError" in found["output"]
+
+
+@pytest.mark.parametrize("kind", ["local-script", "local-python3"])
+def test_the_shells_functions_are_not_in_the_way_of_a_terminal(make_agent: Callable[[str], Agent], kind: str) -> None:
+    agent = make_agent(kind)
+    agent("terminal", command='for f in mktemp mkfifo rm printf sleep kill; do eval "$f() { return 9; }"; done')
+    assert agent.terminal("cat; echo over", timeout=20) == {"output": "over\n", "exit_code": 0, "error": None}
 
 
 def test_a_time_out_ends_everything_that_it_started(agent: Agent) -> None:
