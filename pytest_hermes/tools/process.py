@@ -228,24 +228,27 @@ def _until(fifo: str, mark: str, seconds: float) -> str:
 _UNTIL_LOGGED = _until("logged", "drained", 1.0) + "; "
 """A process that has ended may have left output in the pipe; a child that keeps the pipe open costs one second."""
 
-# Arguments: folder, session id, shell, umask, command. `done` is held open by the left side of the pipe alone, `logged`
-# by the right side alone; a child that keeps the pipe open delays only the latter.
+# Arguments: folder, session id, shell, umask. `done` is held open by the left side of the pipe alone, `logged` by the
+# right side alone; a child that keeps the pipe open delays only the latter. `started` (fd 8) ends with whoever should
+# have written to it. A command longer than one argument may be (MAX_ARG_STRLEN) is run from its file.
 _RUNNER = """d=$1 id=$2
-sleep 2147483647 >"$d/in" 2>/dev/null &
+sleep 2147483647 >"$d/in" 8>&- &
 echo $! >"$d/holder"
 echo $$ >"$d/runner"
 {
   exec 9<>"$d/done"
-  s='umask "$2"; echo $$ >"$1/started"; shift 2; exec "$@"'
-  HERMES_EXEC=$id sh -c "$s" sh "$d" "$4" "$3" -c "$5" <"$d/in" 2>&1 9>&-
+  s='umask "$2"; f=$1/command; shift 2
+  if [ $(wc -c <"$f") -lt 131072 ]; then set -- "$1" -c "$(cat "$f")"; else set -- "$1" "$f"; fi
+  echo $$ >&8; exec "$@" 8>&-'
+  HERMES_EXEC=$id sh -c "$s" sh "$d" "$4" "$3" <"$d/in" 2>&1 9>&-
   echo $? >"$d/exit.new"
   mv "$d/exit.new" "$d/exit"
   kill "$(cat "$d/holder")"
-} 2>/dev/null | {
-  exec 9<>"$d/logged"
+} | {
+  exec 9<>"$d/logged" 8>&-
   f=head most=524288 had=0
   while :; do
-    dd bs=65536 count=32 2>/dev/null >>"$d/$f" 9>&-
+    dd bs=65536 count=32 2>/dev/null >>"$d/$f" 9>&- || { cat >/dev/null; break; }
     has=$(wc -c <"$d/$f")
     [ "$has" -eq "$had" ] && break
     had=$has
@@ -258,17 +261,23 @@ echo $$ >"$d/runner"
   : >"$d/drained"
 }"""
 
+# `command` and `exec` go past the functions of the agent's shell.
 _START = """(
-u=$(umask)
-umask 077
+u=$(command umask)
+command umask 077
 d=${TMPDIR:-/tmp}/.hermes-processes/@ID@
-mkdir -p "$d" && mkfifo "$d/in" "$d/done" "$d/logged" "$d/started" && : >"$d/head" && : >"$d/new" || exit 1
+case $d in /*) ;; *) d=$(command pwd)/$d ;; esac
+command mkdir -p "$d" && command mkfifo "$d/in" "$d/done" "$d/logged" "$d/started" || exit 1
+: >"$d/head" && : >"$d/new" && command printf '%s\\n' @COMMAND@ >"$d/command" || exit 1
 s= b=sh
 command -v setsid >/dev/null 2>&1 && s=setsid
 command -v bash >/dev/null 2>&1 && b=bash
-HERMES_EXEC=run.@ID@ $s sh -c @RUNNER@ sh "$d" @ID@ $b "$u" @COMMAND@ </dev/null >/dev/null 2>&1 &
-read -r pid <"$d/started"
-printf '\\n@%s %s\\n' "$pid" "$d"
+(
+  exec </dev/null >/dev/null 2>"$d/trouble" 8>"$d/started"
+  exec env HERMES_EXEC=run.@ID@ $s sh -c @RUNNER@ sh "$d" @ID@ $b "$u"
+) &
+command read -r pid <"$d/started" || { command cat "$d/trouble"; exit 1; }
+command printf '\\n@%s %s\\n' "$pid" "$d"
 )"""
 
 

@@ -234,6 +234,52 @@ def test_a_process_whose_files_were_removed_can_still_be_killed(desk: Desk) -> N
     assert desk("process", action="kill", session_id=session)["status"] == "killed"
 
 
+def test_a_log_that_was_removed_costs_neither_the_process_nor_the_machine(desk: Desk) -> None:
+    command = "until [ -e go ]; do sleep 0.1; done; seq 1000000; echo whole >done; rm go"
+    session = desk("terminal", command=command, background=True)["session_id"]
+    desk("terminal", command=f"rm -r ${{TMPDIR:-/tmp}}/.hermes-processes/{session}; touch go")
+    desk("terminal", command="while [ -e go ]; do sleep 0.1; done; cat done", timeout=30)
+    assert desk("terminal", command="cat done")["output"] == "whole\n"
+    runners = (
+        f"for p in /proc/[0-9]*; do tr '\\0' ' ' <$p/cmdline 2>/dev/null | grep -a 'sh [p]{session[1:]}'; done; true"
+    )
+    desk("terminal", command="sleep 1")
+    assert desk.sh(runners) == ""
+
+
+@pytest.mark.parametrize("size", [131_000, 131_071, 131_072, 3_000_000])
+def test_a_background_command_of_any_length(desk: Desk, size: int) -> None:
+    command = 'echo begun; read -r x; echo "got $x"; exit 3 # '
+    command += "é" * ((size - len(command)) // 2)
+    command += "x" * (size - len(command.encode()))
+    session = desk("terminal", command=command, background=True)["session_id"]
+    desk("process", action="submit", session_id=session, data="it")
+    ended = desk("process", action="wait", session_id=session, timeout=20)
+    assert (ended["output"], ended["exit_code"]) == ("begun\ngot it\n", 3)
+
+
+def test_a_background_process_that_cannot_be_started_says_why_at_once(desk: Desk) -> None:
+    """A shell can be found for neither the process nor what watches over it."""
+    programs = "mkdir mkfifo cat env"
+    desk(
+        "terminal",
+        command=f"mkdir few; for p in {programs}; do ln -s $(command -v $p) few/; done; export PATH=$PWD/few",
+    )
+    result = desk("terminal", command="echo hi", background=True)
+    assert "could not be started" in result["error"] and "No such file or directory" in result["error"]
+    assert desk.toolbox.calls[-1].duration_s < 10
+
+
+def test_neither_a_relative_tmpdir_nor_functions_of_the_shell_break_background_processes(desk: Desk) -> None:
+    names = "mkdir mkfifo umask read cat printf pwd sh bash env setsid"
+    desk("terminal", command=f'export TMPDIR=below; for f in {names}; do eval "$f() {{ return 9; }}"; done')
+    session = desk("terminal", command='read -r x; echo "got $x"', background=True)["session_id"]
+    desk("terminal", command="cd /")
+    assert desk("process", action="submit", session_id=session, data="it")["status"] == "ok"
+    ended = desk("process", action="wait", session_id=session, timeout=20)
+    assert (ended["output"], ended["exit_code"]) == ("got it\n", 0)
+
+
 @pytest.mark.parametrize("action", ["poll", "kill", "write"])
 def test_an_unknown_process_is_named(desk: Desk, action: str) -> None:
     assert "No process with ID nope" in desk("process", action=action, session_id="nope")["error"]
