@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from pytest_hermes.tools.process import ProcessTable
 from pytest_hermes.tools.todo import TodoList
+from pytest_hermes.tools.tool import ToolFailure
 
 T = TypeVar("T")
 
@@ -21,9 +22,15 @@ class RolloutState:
         self.processes = ProcessTable()
         self.todos = TodoList()
         self._parts: dict[Callable[[], Any], Any] = {}
+        self._is_closed = False
 
     def part(self, kind: Callable[[], T]) -> T:
-        """The rollout's one object of `kind`, made on first use; its `async aclose()`, if any, is called at the end."""
+        """The rollout's one object of `kind`, made on first use; its `async aclose()`, if any, is called at the end.
+
+        Raises ToolFailure after that: nobody would close a new one.
+        """
+        if self._is_closed:
+            raise ToolFailure("The rollout has ended, and its tools with it.")
         if kind not in self._parts:
             self._parts[kind] = kind()
         part: T = self._parts[kind]
@@ -31,6 +38,7 @@ class RolloutState:
 
     async def aclose(self) -> None:
         """Close the parts, the newest first, each even if another cannot be closed. Idempotent."""
+        self._is_closed = True
         try:
             while self._parts:
                 _, part = self._parts.popitem()
