@@ -34,6 +34,7 @@ from pytest_hermes.outcome import Policies
 from pytest_hermes.sandbox.protocol import Sandbox, SandboxProvider, SandboxRequest
 from pytest_hermes.shown import described
 from pytest_hermes.task import Task
+from pytest_hermes.threads import in_thread
 from pytest_hermes.tool_context import ToolContext
 from pytest_hermes.tools.toolbox import Toolbox, ToolSettings
 
@@ -245,6 +246,9 @@ class Services:
 
     async def aclose(self) -> None:
         """Close everything that was made."""
+        from pytest_hermes.tools.web import workers
+
+        await in_thread(workers.stop_idle)
         await asyncio.gather(*self._reaping, return_exceptions=True)
         for provider in self._providers.values():
             await provider.aclose()

@@ -60,6 +60,7 @@ class AttemptFailed(Exception):
     error: HermesError
     retry: bool = False
     after_s: float | None = None
+    rate_limited: bool = False
 
 
 def message_of(body: bytes | str | Mapping[str, Any]) -> tuple[str, str]:
@@ -123,7 +124,7 @@ def refusal(
         )
     else:
         error = ModelRejected(f"{where} rejects the request to {model!r} (HTTP {status}): {said}", status=status)
-    return AttemptFailed(error, retry=retry)
+    return AttemptFailed(error, retry=retry, rate_limited=status == 429)
 
 
 def error_inside(answer: Mapping[str, Any]) -> tuple[int, Mapping[str, Any]] | None:

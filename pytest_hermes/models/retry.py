@@ -1,4 +1,6 @@
-"""When a model call is tried again, and how long it waits: full-jitter exponential back-off that honours Retry-After.
+"""When a call of a model or search service is tried again, and how long it waits.
+
+It is full-jitter exponential back-off that honours Retry-After.
 
 Full jitter (a uniform draw between 0 and the exponential bound) keeps many rollouts that were refused together from
 coming back together (AWS Architecture Blog, "Exponential Backoff And Jitter", 2015).
@@ -14,7 +16,6 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TypeVar
 
-from pytest_hermes.errors import ModelRateLimited
 from pytest_hermes.models.failures import AttemptFailed, counted
 
 Answer = TypeVar("Answer")
@@ -56,7 +57,7 @@ class RetryPolicy:
                     )
                 if too_long or not failed.retry or retries == self.max_retries:
                     raise counted(error, retries + 1) from failed.__cause__
-                await self.sleep(self.wait_s(retries, after_s, rate_limited=isinstance(error, ModelRateLimited)))
+                await self.sleep(self.wait_s(retries, after_s, rate_limited=failed.rate_limited))
         raise AssertionError("unreachable: the last attempt returns or raises")
 
     def wait_s(self, retries: int, after_s: float | None, *, rate_limited: bool) -> float:

@@ -76,9 +76,9 @@ class ResultBudget:
         head = f"{OPEN}\nThis tool result was too large ({size}).\n"
         more = "" if preview == text else "\n..."
         shown = f"{rest}Preview (first {len(preview)} chars):\n{preview}{more}\n{CLOSE}"
-        path = f"{await workspace.temporary_directory()}/hermes-results/{self._name(call_id)}.txt"
+        name = f"hermes-results/{self._name(call_id)}.txt"
         try:
-            await workspace.write(path, text.encode(errors="replace"))
+            path = await workspace.keep(name, text.encode(errors="replace"))
         except ToolFailure as failure:
             return f"{head}It could not be saved ({failure}); what is not shown is lost.\n{shown}"
         return (

@@ -181,11 +181,13 @@ class Workspace:
         if not output.endswith(b"@ok\n"):
             raise ToolFailure(f"{path} could not be deleted: {text_of(output).strip()[:500]}")
 
-    async def temporary_directory(self) -> str:
-        """Where our files go in the sandbox: its TMPDIR, else /tmp."""
+    async def keep(self, name: str, data: bytes) -> str:
+        """Write a file of ours below the sandbox's TMPDIR, else /tmp; its path. Raises ToolFailure."""
         if self._temporary is None:
             self._temporary = text_of(await self.script('printf %s "${TMPDIR:-/tmp}"')) or "/tmp"
-        return self._temporary
+        path = f"{self._temporary.rstrip('/')}/{name}"
+        await self.write(path, data)
+        return path
 
     async def aclose(self) -> None:
         """End both shells; what was started in the background goes on. Idempotent."""

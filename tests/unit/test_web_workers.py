@@ -15,6 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from pytest_hermes.artifacts.run_directory import RunDirectory, RunIdentity
+from pytest_hermes.services import Services
 from pytest_hermes.tools.tool import ToolFailure
 from pytest_hermes.tools.web import extract as extracting
 from pytest_hermes.tools.web import workers
@@ -99,6 +101,24 @@ async def test_a_worker_is_kept_and_a_dead_one_replaced() -> None:
     os.waitid(os.P_PID, worker.pid, os.WEXITED | os.WNOWAIT)
     assert (await extract(page("<p>three</p>"))).text == "three"
     assert worker not in workers._all
+
+
+@pytest.mark.asyncio
+async def test_idle_workers_end_with_the_run_and_busy_ones_of_others_do_not(tmp_path: Path) -> None:
+    await extract(page("<p>one</p>"))
+    (idle,) = workers._idle
+    workers._idle.clear()
+    task = asyncio.create_task(extract(page(ENDLESS)))
+    while not workers._all - {idle}:
+        await asyncio.sleep(0)
+    (busy,) = workers._all - {idle}
+    workers._idle.append(idle)
+    run = RunDirectory(RunIdentity.new(tmp_path), "bench", "main")
+    await Services(run, asyncio.get_running_loop(), lambda task, settings: None).aclose()
+    assert idle.has_ended() and not busy.has_ended()
+    assert workers._all == {busy} and workers._idle == []
+    task.cancel()
+    await asyncio.wait([task])
 
 
 @pytest.mark.asyncio

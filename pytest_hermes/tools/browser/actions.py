@@ -9,7 +9,7 @@ import asyncio
 import json
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pytest_hermes.tools.browser import cdp as devtools
 from pytest_hermes.tools.browser import snapshot as snapshots
@@ -20,6 +20,9 @@ from pytest_hermes.tools.browser.shared import VIEWPORT_PX
 from pytest_hermes.tools.browser.tab import SETTLE_TIMEOUT_S, Tab
 from pytest_hermes.tools.tool import Result, ToolFailure
 from pytest_hermes.tools.workspace import Workspace
+
+if TYPE_CHECKING:
+    from playwright.async_api import ElementHandle
 
 MARGIN_S = 3.0
 """Playwright's own time-outs are shorter than ours by this much: its messages say more."""
@@ -134,13 +137,19 @@ async def _acted(session: BrowserSession, what: str, work: Callable[[Tab], Await
     return done.value if done.value is not None else {}
 
 
+async def _element(session: BrowserSession, arguments: Arguments) -> tuple[str, snapshots.Ref, ElementHandle]:
+    """As `References.element`; raises ToolFailure also for an element that chooses a file."""
+    name, ref, element = await session.references.element(arguments["ref"])
+    if ref.kind == "file":
+        raise ToolFailure(f"{name} chooses a file to upload; files cannot be uploaded here.")
+    return name, ref, element
+
+
 async def click(session: BrowserSession, workspace: Workspace, arguments: Arguments) -> Result:
     shown = {}
 
     async def work(tab: Tab) -> Result:
-        shown["clicked"], ref, element = await session.references.element(arguments["ref"])
-        if ref.kind == "file":
-            raise ToolFailure(f"{shown['clicked']} chooses a file to upload; files cannot be uploaded here.")
+        shown["clicked"], ref, element = await _element(session, arguments)
         if ref.kind == "option":
             await _choose_option(session, ref)
         else:
@@ -166,9 +175,7 @@ async def type_text(session: BrowserSession, workspace: Workspace, arguments: Ar
     async def work(tab: Tab) -> Result:
         from playwright.async_api import Error
 
-        shown["element"], ref, element = await session.references.element(arguments["ref"])
-        if ref.kind == "file":
-            raise ToolFailure(f"{shown['element']} chooses a file to upload; files cannot be uploaded here.")
+        shown["element"], ref, element = await _element(session, arguments)
         if ref.kind == "select":
             await _choose(element, text)
             return {}
@@ -284,9 +291,7 @@ async def vision(session: BrowserSession, workspace: Workspace, arguments: Argum
         return {"success": True, "analysis": "A dialog opened before the screenshot was taken."}
     image, labels = done.value
     session.screenshots += 1
-    folder = await workspace.temporary_directory()
-    path = f"{folder.rstrip('/')}/hermes-browser/screenshot-{session.screenshots}.png"
-    await workspace.sandbox.write_file(path, image)
+    path = await workspace.keep(f"hermes-browser/screenshot-{session.screenshots}.png", image)
     result: Result = {"success": True, "screenshot_path": path, "bytes": len(image)}
     result |= dict(zip(("width", "height"), VIEWPORT_PX, strict=True))
     if workspace.settings.describe_image is not None:

@@ -7,9 +7,9 @@ from urllib.parse import urlsplit
 
 from pytest_hermes.tools.tool import ToolFailure
 from pytest_hermes.tools.web.addresses import check_host
+from pytest_hermes.tools.web.fetch import MAX_URL_CHARS
 
 BLANK = "about:blank"
-MAX_ADDRESS_CHARS = 8_000
 _SCHEME = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*:")
 _HOST_AND_PORT = re.compile(r"[\w.-]+:\d{1,5}(?:[/?#]|$)")
 
@@ -19,8 +19,8 @@ async def checked_address(url: str, *, allow_private: bool) -> str:
 
     This gives early and clear answers; what holds is the proxy, which judges every connection.
     """
-    if len(url) > MAX_ADDRESS_CHARS:
-        raise ToolFailure(f"url has {len(url)} characters, {MAX_ADDRESS_CHARS} at most: {url[:80]!r}...")
+    if len(url) > MAX_URL_CHARS:
+        raise ToolFailure(f"url has {len(url)} characters, {MAX_URL_CHARS} at most: {url[:80]!r}...")
     text = re.sub(r"[\x00-\x20]+", "", url)
     if not text:
         raise ToolFailure("url is empty. Give an address such as https://example.com/.")

@@ -57,6 +57,11 @@
     return id;
   }
 
+  // The element that a reference means; none if it was another document's or has been collected.
+  function elementOf([theirs, id]) {
+    return theirs === token ? elements.get(Number(id))?.deref() : undefined;
+  }
+
   function childrenOf(element) {
     const shadow = Reflect.get(Element.prototype, "shadowRoot", element);
     if (shadow) return shadow.childNodes;
@@ -193,7 +198,6 @@
     let isCut = false;
     let skippedAbove = 0;
     const textChars = full ? 20000 : COMPACT_TEXT_CHARS;
-    const height = innerHeight;
 
     const push = (depth, head, id, tail, kind, frame) => {
       used += 2 * depth + head.length + tail.length + 10;
@@ -294,7 +298,7 @@
     return {
       token, lines, cut: isCut, used, above: skippedAbove, title: cut(clean(document.title), 500),
       elements: document.getElementsByTagName("*").length, scrolled: Math.round(scrollY),
-      height: Math.max(document.documentElement?.scrollHeight ?? 0, 0), view: height,
+      height: Math.max(document.documentElement?.scrollHeight ?? 0, 0),
     };
   }
 
@@ -339,7 +343,6 @@
     labels = document.createElement("div");
     labels.style.cssText = "all:initial;position:fixed;inset:0;z-index:2147483647;pointer-events:none";
     const root = labels.attachShadow({ mode: "closed" });
-    let drawn = 0;
     for (const [id, number] of pairs) {
       const box = elements.get(id)?.deref()?.getBoundingClientRect();
       if (!box || !box.width || !box.height || box.bottom < 0 || box.top > innerHeight) continue;
@@ -352,10 +355,9 @@
         ");background:#d00;color:#fff;font:bold 11px/13px sans-serif;padding:0 3px;white-space:nowrap";
       frame.append(tag);
       root.append(frame);
-      drawn += 1;
     }
     document.documentElement.append(labels);
-    return { drawn };
+    return {};
   }
 
   function unlabel() {
@@ -373,11 +375,11 @@
   function run(command) {
     const [verb, ...words] = command.split(";");
     if (verb === "element") {
-      const element = words[0] === token ? elements.get(Number(words[1]))?.deref() : null;
+      const element = elementOf(words);
       return element?.isConnected ? [element] : [];
     }
     if (verb === "select") {
-      const element = words[0] === token ? elements.get(Number(words[1]))?.deref() : null;
+      const element = elementOf(words);
       const select = element?.isConnected ? element.closest("select") : null;
       return select ? [select] : [];
     }
@@ -392,7 +394,7 @@
     if (verb === "label") return answer(label(JSON.parse(words[0])));
     if (verb === "unlabel") return answer(unlabel());
     if (verb === "index") {
-      const element = words[0] === token ? elements.get(Number(words[1]))?.deref() : null;
+      const element = elementOf(words);
       return answer({ index: element?.nodeName === "OPTION" ? element.index : -1 });
     }
     return [];

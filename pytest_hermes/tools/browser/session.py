@@ -60,7 +60,7 @@ class BrowserSession:
         self._shared: SharedBrowser | None = None
         self._context: BrowserContext | None = None
         self._tabs: list[Tab] = []
-        self._arrivals: asyncio.Queue[None] = asyncio.Queue()
+        self._arrived = asyncio.Event()
         self._suspended: asyncio.Task[Any] | None = None
         self._errands: set[asyncio.Task[Any]] = set()
         self._is_closed = False
@@ -124,14 +124,14 @@ class BrowserSession:
             if self._is_closed:
                 raise ToolFailure(f"{what}: the browser was closed, the rollout is over.") from error
             if tab.has_crashed:
-                raise ToolFailure(f"{what}: the page crashed. An empty tab takes its place; navigate again.") from error
+                raise _crash(what) from error
             if tab.gone.is_set() and not self._living():
                 raise ToolFailure(f"{what}: the page was closed. Navigate again.") from error
             raise ToolFailure(f"{what}: {_first_lines(error)}") from error
 
     async def _overdue(self, what: str, timeout_s: float, tab: Tab) -> ToolFailure:
         if tab.has_crashed:
-            return ToolFailure(f"{what}: the page crashed. An empty tab takes its place; navigate again.")
+            return _crash(what)
         return ToolFailure(f"{what}: not done within {timeout_s:g} s. {await self.recovered(tab)}")
 
     async def recovered(self, tab: Tab) -> str:
@@ -177,8 +177,8 @@ class BrowserSession:
         return result
 
     def forget_arrivals(self) -> None:
-        while not self._arrivals.empty():
-            self._arrivals.get_nowait()
+        """Let `follow` wait for a tab that comes from now on."""
+        self._arrived.clear()
 
     async def follow(self) -> None:
         """Wait for the tab that a page has asked for and for its document, but not for long: it may be blocked."""
@@ -186,7 +186,7 @@ class BrowserSession:
 
         try:
             async with asyncio.timeout(FOLLOW_TIMEOUT_S):
-                await self._arrivals.get()
+                await self._arrived.wait()
                 await self._living()[-1].page.wait_for_load_state("domcontentloaded")
         except (Error, TimeoutError, IndexError):
             pass  # none came, or it takes its time: the next snapshot shows what there is
@@ -247,7 +247,7 @@ class BrowserSession:
     def _adopt(self, page: Page) -> None:
         if any(tab.page is page for tab in self._tabs):
             return
-        self._arrivals.put_nowait(None)
+        self._arrived.set()
         if len(self._living()) >= MAX_TABS:
             self._note(f"A new tab was closed at once: {MAX_TABS} tabs are open.")
             self._errand(Tab(page).close())
@@ -327,6 +327,10 @@ class BrowserSession:
                 if self.passage is not None:
                     shared.proxy.dismiss(self.passage)
                 await shared.leave()
+
+
+def _crash(what: str) -> ToolFailure:
+    return ToolFailure(f"{what}: the page crashed. An empty tab takes its place; navigate again.")
 
 
 def _retrieved(task: asyncio.Task[Any]) -> None:

@@ -75,33 +75,34 @@ class SharedBrowser:
         if not self._users:
             await asyncio.shield(asyncio.create_task(self._close_if_unused()))
 
-    async def context(self, passage_of: Passage | None, *, allow_private: bool) -> tuple[BrowserContext, Passage]:
-        """A new context and its passage through the proxy. Raises ToolFailure if no browser can be started."""
+    async def context(self, former: Passage | None, *, allow_private: bool) -> tuple[BrowserContext, Passage]:
+        """A new context and its passage through the proxy, in place of the `former` one.
+
+        Raises ToolFailure if no browser can be started.
+        """
         from playwright.async_api import Error
 
-        if passage_of is not None:
-            self.proxy.dismiss(passage_of)
+        if former is not None:
+            self.proxy.dismiss(former)
         async with self._lock:
-            browser = await self._running()
-            passage = self.proxy.admit(allow_private=allow_private)
             try:
-                return await self._new_context(browser, passage), passage
+                return await self._new_context(allow_private)
             except Error:
                 await self._stop()  # the driver or the browser died unnoticed: this is where it shows
-                self.proxy.dismiss(passage)
-            browser = await self._running()
-            passage = self.proxy.admit(allow_private=allow_private)
-            return await self._new_context(browser, passage), passage
+            return await self._new_context(allow_private)
 
-    async def _new_context(self, browser: Browser, passage: Passage) -> BrowserContext:
+    async def _new_context(self, allow_private: bool) -> tuple[BrowserContext, Passage]:
+        browser = await self._running()
+        passage = self.proxy.admit(allow_private=allow_private)
         width, height = VIEWPORT_PX
-        return await browser.new_context(
+        context = await browser.new_context(
             accept_downloads=False,
             service_workers="block",
             viewport={"width": width, "height": height},
             locale="en-US",
             proxy={"server": self.proxy.url, "username": passage.name, "password": passage.password},
         )
+        return context, passage
 
     async def _running(self) -> Browser:
         if self._browser is not None and self._browser.is_connected():

@@ -10,7 +10,6 @@ import codecs
 import dataclasses
 import importlib.util
 import io
-import logging
 import re
 import time
 from collections.abc import Iterator
@@ -22,8 +21,6 @@ from pytest_hermes.tools.web.fetch import Page
 
 if TYPE_CHECKING:
     from lxml.html import HtmlElement
-
-_log = logging.getLogger(__name__)
 
 EXTRACT_TIMEOUT_S = 30.0
 """Of one page, without its wait for a worker."""
@@ -62,18 +59,14 @@ def missing_packages() -> list[str]:
 
 async def extract(page: Page) -> Readable:
     """The readable text of a page. Raises ToolFailure when it has none, is damaged, or takes too long."""
-    # Imported here: the worker imports this module.
-    from pytest_hermes.tools.web.worker import message
-
     fields = {"url": page.url, "content_type": page.content_type, "charset": page.charset, "truncated": page.truncated}
     try:
-        header, body = await workers.ask(message(fields, page.body), EXTRACT_TIMEOUT_S)
+        header, body = await workers.ask(fields, page.body, EXTRACT_TIMEOUT_S)
     except TimeoutError:
         raise ToolFailure(f"The page could not be turned into text within {EXTRACT_TIMEOUT_S:g} s.") from None
     except workers.WorkerDied as error:
         raise ToolFailure("The page could not be read: its parser crashed.") from error
     if "error" in header:
-        _log.info("no text extracted from %s: %s", page.url, header["error"])
         raise ToolFailure(header["error"])
     text = body.decode()
     if not text.strip():

@@ -1,6 +1,6 @@
 """Search services: what each one is sent and what its answer means. No input or output here, see `search`.
 
-To add one: a class that satisfies `SearchProvider`, and its line in `PROVIDERS`.
+To add one: a subclass of `SearchProvider`, and its name in `PROVIDERS`.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class SearchProvider(Protocol):
     url_variable: str
     """Environment variable with the base URL."""
     default_url: str | None
-    works_without_key: bool
+    works_without_key: bool = False
     """A service of one's own at `url_variable` needs no key."""
 
     def call(self, key: str, query: str, limit: int) -> Call: ...
@@ -56,7 +56,6 @@ class Tavily(SearchProvider):
     key_variables = ("TAVILY_API_KEY",)
     url_variable = "TAVILY_BASE_URL"
     default_url = "https://api.tavily.com"
-    works_without_key = False
 
     def call(self, key: str, query: str, limit: int) -> Call:
         return Call("POST", "/search", _bearer(key), json={"query": query, "max_results": min(limit, 20)})
@@ -72,7 +71,6 @@ class Exa(SearchProvider):
     key_variables = ("EXA_API_KEY",)
     url_variable = "EXA_BASE_URL"
     default_url = "https://api.exa.ai"
-    works_without_key = False
 
     def call(self, key: str, query: str, limit: int) -> Call:
         body = {"query": query, "numResults": limit, "contents": {"highlights": True}}
@@ -121,7 +119,6 @@ class Brave(SearchProvider):
     key_variables = ("BRAVE_API_KEY", "BRAVE_SEARCH_API_KEY")
     url_variable = "BRAVE_BASE_URL"
     default_url = "https://api.search.brave.com"
-    works_without_key = False
 
     def call(self, key: str, query: str, limit: int) -> Call:
         params = {"q": query, "count": str(min(limit, 20)), "text_decorations": "false"}

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
 import urllib.parse
 from typing import TYPE_CHECKING, Any
 
+from pytest_hermes.errors import HermesError
+from pytest_hermes.models.answers import excerpt
+from pytest_hermes.models.failures import AttemptFailed
 from pytest_hermes.models.retry import RetryPolicy, retry_after_s
 from pytest_hermes.tools.tool import ToolFailure
 from pytest_hermes.tools.web.fetch import WebClient, read_body
@@ -36,10 +38,8 @@ async def search(
             return [_shown(hit, service) for hit in (await _answer(client, service, query, limit))[:limit]]
     except TimeoutError:
         reason = f"no answer within {timeout_s:g} s"
-    except (aiohttp.ClientError, OSError, ValueError) as error:  # ValueError: a base URL or key that HTTP cannot carry
-        reason = str(error)
-    except ToolFailure as failure:
-        reason = str(failure)
+    except (HermesError, ToolFailure, aiohttp.ClientError, OSError, ValueError) as error:
+        reason = str(error)  # ValueError: a base URL or key that HTTP cannot carry
     # Masked before it is cut: of a key across the cut, a part would stay.
     raise ToolFailure(f"Search with {service.provider.name} failed: {masked(reason, service)[:500]}", success=False)
 
@@ -55,7 +55,8 @@ async def _answer(client: WebClient, service: Service, query: str, limit: int) -
     call = service.provider.call(service.key, query, limit)
     # The user chose this server, often one on this machine, so its address is not judged.
     session = client.session(allow_private=True)
-    for retries in range(RETRY.max_retries + 1):
+
+    async def attempt() -> list[Hit]:
         async with session.request(
             call.method,
             service.base_url + call.path,
@@ -67,21 +68,15 @@ async def _answer(client: WebClient, service: Service, query: str, limit: int) -
             body, truncated = await read_body(response, MAX_ANSWER_BYTES)
             if response.status == 200 and not truncated:
                 return _hits(service, body)
-            wait_s = _wait_s(response, retries)
-            if wait_s is None:
-                raise ToolFailure(_refused(service, response, body, truncated))
-        await asyncio.sleep(wait_s)
-    raise AssertionError("unreachable: the last attempt returns or raises")
+            raise AttemptFailed(
+                HermesError(_refused(service, response, body, truncated)),
+                retry=response.status == 429 or response.status >= 500,
+                after_s=retry_after_s(response.headers, RETRY.now()),
+                rate_limited=response.status == 429,
+            )
 
-
-def _wait_s(response: aiohttp.ClientResponse, retries: int) -> float | None:
-    """Seconds until the next attempt, None if there shall be none."""
-    if retries == RETRY.max_retries or not (response.status == 429 or response.status >= 500):
-        return None
-    after_s = retry_after_s(response.headers, time.time())
-    if after_s is not None and not after_s <= RETRY.retry_after_limit_s:
-        return None
-    return RETRY.wait_s(retries, after_s, rate_limited=response.status == 429)
+    hits, _ = await RETRY.run(attempt)
+    return hits
 
 
 def _hits(service: Service, body: bytes) -> list[Hit]:
@@ -105,8 +100,7 @@ def _refused(service: Service, response: aiohttp.ClientResponse, body: bytes, tr
 
 
 def _excerpt(service: Service, body: bytes) -> str:
-    text = masked(body.decode("utf-8", "replace"), service)
-    return " ".join(text[:2_000].split())[:200]
+    return excerpt(masked(body.decode("utf-8", "replace"), service)[:2_000], 200)
 
 
 def masked(text: str, service: Service) -> str:

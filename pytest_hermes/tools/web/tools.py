@@ -49,8 +49,8 @@ async def _extract(workspace: Workspace, arguments: Mapping[str, Any]) -> Result
         raise ToolFailure("web_extract: urls is empty. Give one to five URLs.")
     if len(urls) > MAX_URLS:
         raise ToolFailure(f"web_extract: {len(urls)} URLs given, {MAX_URLS} at most. Make several calls.")
-    if missing := missing_packages():
-        raise ToolFailure(f"web_extract: {', '.join(missing)} not installed (pip install 'pytest-hermes[web]').")
+    if reason := _extract_unavailable(workspace.settings):
+        raise ToolFailure(f"web_extract: {reason}.")
     async with asyncio.TaskGroup() as group:
         pages = [group.create_task(_read(workspace, url)) for url in urls]
     results: list[Result] = []
@@ -81,8 +81,7 @@ async def _window(workspace: Workspace, url: str, text: str, char_limit: int) ->
     tail = text[len(head) - char_limit :]
     name = hashlib.sha256(url.encode()).hexdigest()[:12]
     try:
-        path = f"{await workspace.temporary_directory()}/hermes-results/web-{name}.txt"
-        await workspace.write(path, text.encode(errors="replace"))
+        path = await workspace.keep(f"hermes-results/web-{name}.txt", text.encode(errors="replace"))
         advice = f"the whole text is in {path}: use read_file with offset and limit"
     except ToolFailure:  # a full disk, say; what was found counts more
         advice = "raise char_limit to see more"

@@ -21,6 +21,7 @@ from typing import Any, BinaryIO
 from pytest_hermes.tools.tool import ToolFailure
 from pytest_hermes.tools.web.extract import EXTRACT_TIMEOUT_S, readable
 from pytest_hermes.tools.web.fetch import Page
+from pytest_hermes.tools.web.workers import message
 
 MEMORY_BYTES = 1_000_000_000
 SPENT_KB = 300_000
@@ -45,12 +46,6 @@ def main() -> None:
             signal.alarm(0)
             header["spent"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss > SPENT_KB
             parent.sendall(message(header, text))
-
-
-def message(header: dict[str, Any], body: bytes) -> bytes:
-    """A message as it is sent."""
-    head = json.dumps(header).encode()
-    return b"".join((struct.pack("!Q", len(head)), head, struct.pack("!Q", len(body)), body))
 
 
 def _frame(stream: BinaryIO) -> bytes:

@@ -1,6 +1,7 @@
 """The worker processes that read pages: at most two busy per event loop, kept for the next page, killed when too slow.
 
-Python cannot stop a thread in a parser; a process can be killed. An idle worker belongs to no loop.
+Python cannot stop a thread in a parser; a process can be killed. An idle worker belongs to no loop; it ends with the
+run (`stop_idle`).
 """
 
 from __future__ import annotations
@@ -21,6 +22,12 @@ START_TIMEOUT_S = 60.0
 _ENVIRONMENT = ("PATH", "LANG", "LC_ALL", "LC_CTYPE", "LD_LIBRARY_PATH", "TMPDIR", "TZ")
 _START = "import sys; sys.path += sys.argv[1:]; from pytest_hermes.tools.web.worker import main; main()"
 _slots: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = weakref.WeakKeyDictionary()
+
+
+def message(header: dict[str, Any], body: bytes) -> bytes:
+    """A message as it is sent, in either direction; see `worker`."""
+    head = json.dumps(header).encode()
+    return b"".join((struct.pack("!Q", len(head)), head, struct.pack("!Q", len(body)), body))
 
 
 class WorkerDied(Exception):
@@ -55,10 +62,10 @@ class Worker:
             await self._message()
             self._is_ready = True
 
-    async def ask(self, message: bytes) -> tuple[dict[str, Any], bytes]:
+    async def ask(self, header: dict[str, Any], body: bytes) -> tuple[dict[str, Any], bytes]:
         """Header and body of the answer. Raises WorkerDied."""
         try:
-            await asyncio.get_running_loop().sock_sendall(self._socket, message)
+            await asyncio.get_running_loop().sock_sendall(self._socket, message(header, body))
         except ConnectionError as error:
             raise WorkerDied(str(error)) from error
         return await self._message()
@@ -100,7 +107,7 @@ _all: set[Worker] = set()
 _idle: list[Worker] = []
 
 
-async def ask(message: bytes, timeout_s: float) -> tuple[dict[str, Any], bytes]:
+async def ask(header: dict[str, Any], body: bytes, timeout_s: float) -> tuple[dict[str, Any], bytes]:
     """A worker's answer, once one is free. Raises TimeoutError after `timeout_s` of its work, or WorkerDied."""
     slots = _slots.setdefault(asyncio.get_running_loop(), asyncio.Semaphore(WORKERS))
     async with slots:
@@ -109,7 +116,7 @@ async def ask(message: bytes, timeout_s: float) -> tuple[dict[str, Any], bytes]:
             async with asyncio.timeout(START_TIMEOUT_S):
                 await worker.ready()
             async with asyncio.timeout(timeout_s):
-                header, body = await worker.ask(message)
+                header, body = await worker.ask(header, body)
         except BaseException:  # it may still work on that page, or send its answer
             worker.kill()
             raise
@@ -133,8 +140,17 @@ def _take() -> Worker:
     return worker
 
 
+def stop_idle() -> None:
+    """End the workers that are kept for the next page; blocks for a moment."""
+    while _idle:
+        worker = _idle.pop()
+        _all.discard(worker)
+        worker.kill()
+        worker.wait()
+
+
 def stop() -> None:
-    """End all workers, also those at work."""
+    """End all workers, also those at work; blocks for a moment."""
     _idle.clear()
     while _all:
         worker = _all.pop()
