@@ -1,5 +1,5 @@
-"""Unpacks tar archives of untrusted sandboxes on this machine: nothing is written outside the given directory, no link
-in it leads out, and what cannot be unpacked is said member by member.
+"""Unpacks tar archives on this machine, out of untrusted sandboxes or into directories that one had its hands on: nothing
+is written outside the given directory, and what cannot be unpacked is said member by member.
 
 It does not rely on the extraction filters of `tarfile`, which a chain of links longer than PATH_MAX defeats
 (CVE-2025-4517); every directory is opened by its descriptor, and no link is followed.
@@ -37,6 +37,11 @@ class Unpacked:
     name: str
     size: int | None = None
     error: str | None = None
+
+    @property
+    def failure(self) -> str | None:
+        """The error with the member's name; without one where the archive itself is at fault."""
+        return f"{self.name}: {self.error}" if self.name and self.error else self.error
 
 
 class _Member(tarfile.TarInfo):
@@ -77,6 +82,16 @@ def members(archive: IO[bytes], tar: tarfile.TarFile) -> Iterator[tarfile.TarInf
         raise TransferError("the archive is empty")
 
 
+def for_the_owner(mode: int) -> int:
+    """The mode of a file that came from elsewhere: the owner can read and write it, others never write it."""
+    mode = mode & 0o755 | 0o600
+    return mode if mode & 0o100 else mode & ~0o111
+
+
+def _as_it_is(mode: int) -> int:
+    return mode & 0o755
+
+
 def unpack(
     tar: tarfile.TarFile,
     found: Iterator[tarfile.TarInfo],
@@ -84,17 +99,19 @@ def unpack(
     *,
     max_bytes: int,
     named: Callable[[str], str | None] = lambda name: name,
+    faithful: bool = False,
 ) -> list[Unpacked]:
     """Unpack members below `folder`, made if missing; files that are there are replaced.
 
     `named` gives the name below `folder` for a name in the archive, "" to leave a member out and None to refuse it.
-    `max_bytes` limits the sum of the expanded sizes. A damaged archive adds one error to what came before. OSError if
-    `folder` itself cannot be made.
+    `max_bytes` limits the sum of the expanded sizes. No link leads out of `folder` and the owner can read and write all
+    files; with `faithful`, for a sandbox's own directories, links and modes are those of the archive (but others never
+    write). A damaged archive adds one error to what came before. OSError if `folder` itself cannot be made.
     """
     folder.mkdir(parents=True, exist_ok=True)
     root = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        tree = _Tree(root, len(os.fsencode(folder.absolute())), max_bytes)
+        tree = _Tree(root, len(os.fsencode(folder.absolute())), max_bytes, faithful)
         done: list[Unpacked] = []
         name: str | None = ""
         try:
@@ -133,9 +150,9 @@ def reason(error: Exception) -> str:
 class _Tree:
     """A directory that is being filled."""
 
-    def __init__(self, root: int, above: int, max_bytes: int) -> None:
+    def __init__(self, root: int, above: int, max_bytes: int, faithful: bool) -> None:
         self.links: dict[str, str] = {}
-        self._root, self._above, self._left = root, above, max_bytes
+        self._root, self._above, self._left, self._faithful = root, above, max_bytes, faithful
         self._files: set[str] = set()
 
     def add(self, tar: tarfile.TarFile, member: tarfile.TarInfo, name: str, link: str | None) -> Unpacked | None:
@@ -145,7 +162,9 @@ class _Tree:
         if not parts:
             return None
         if member.isdir():
-            with self._directory([*parts]):
+            with self._directory(parts) as made:
+                if self._faithful:
+                    os.fchmod(made, _as_it_is(member.mode) | 0o700)
                 return Unpacked(name)
         if not (member.isreg() or member.islnk() or member.issym()):
             raise TransferError("refused: neither a file, a directory nor a link")
@@ -156,7 +175,7 @@ class _Tree:
             raise TransferError(f"refused: {member.size} bytes, {self._left} are left of the limit")
         with self._directory(parts[:-1]) as parent:
             if member.isreg():
-                size = write(tar, member, parent, parts[-1])
+                size = write(tar, member, parent, parts[-1], _as_it_is if self._faithful else for_the_owner)
                 self._left -= size
             else:
                 remove(parent, parts[-1])
@@ -176,9 +195,16 @@ class _Tree:
         return os.stat(name, dir_fd=parent, follow_symlinks=False).st_size
 
     def make_link(self, name: str) -> Unpacked:
-        """Make a symbolic link if it stays inside, whatever else is, or comes to be, in the directory."""
+        """Make a symbolic link, whose end no file is written through any more."""
         target, parts = self.links[name], name.split("/")
-        place = parts[:-1]
+        if not self._faithful:
+            self._check_link(target, parts[:-1])
+        with self._directory(parts[:-1]) as parent:
+            os.symlink(target, parts[-1], dir_fd=parent)
+        return Unpacked(name, len(os.fsencode(target)))
+
+    def _check_link(self, target: str, place: list[str]) -> None:
+        """Refuse a link in `place` that may leave, whatever else is, or comes to be, in the directory."""
         if target.startswith("/") or not target or len(os.fsencode(target)) >= PATH_MAX:
             raise TransferError("refused: a link to an absolute, empty or over-long path")
         below = False
@@ -194,9 +220,6 @@ class _Tree:
                 raise TransferError(f"refused: a link to {target!r}, which leaves the directory")
             else:
                 place.pop()
-        with self._directory(parts[:-1]) as parent:
-            os.symlink(target, parts[-1], dir_fd=parent)
-        return Unpacked(name, len(os.fsencode(target)))
 
     def _check_step(self, place: list[str], *, last: bool) -> None:
         """Refuse a link through another link, or to one that is not of this archive."""
@@ -258,10 +281,16 @@ def _check_replaceable(parent: int, name: str) -> None:
         raise TransferError("a device, pipe or socket is in the way")
 
 
-def write(tar: tarfile.TarFile, member: tarfile.TarInfo, parent: int, name: str) -> int:
+def write(
+    tar: tarfile.TarFile,
+    member: tarfile.TarInfo,
+    parent: int,
+    name: str,
+    mode_of: Callable[[int], int] = for_the_owner,
+) -> int:
     """Write a regular member as `name`, which appears once it is whole and replaces a file or link; its size.
 
-    The owner can read and write it; others never write it. OSError and TransferError leave nothing behind.
+    OSError and TransferError leave nothing behind.
     """
     with contextlib.suppress(FileNotFoundError):
         _check_replaceable(parent, name)
@@ -281,8 +310,7 @@ def write(tar: tarfile.TarFile, member: tarfile.TarInfo, parent: int, name: str)
             if size != member.size:
                 raise TransferError(f"{member.size} bytes expected, {size} arrived")
             file.flush()
-            mode = member.mode & 0o755 | 0o600
-            os.fchmod(file.fileno(), mode if mode & 0o100 else mode & ~0o111)
+            os.fchmod(file.fileno(), mode_of(member.mode))
             with contextlib.suppress(ValueError, OverflowError, OSError):  # a forged time: the file is whole without it
                 os.utime(file.fileno(), (member.mtime, member.mtime))
         os.rename(part, name, src_dir_fd=parent, dst_dir_fd=parent)

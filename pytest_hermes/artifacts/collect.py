@@ -29,7 +29,7 @@ async def collect(sandbox: Sandbox, artifacts: Sequence[Artifact], folder: Path,
             archive = await sandbox.download_tar(artifact.source, max_bytes=max_bytes)
             done = await asyncio.to_thread(_unpack, archive, target, artifact.exclude, max_bytes)
             entry["files"] = str(sum(member.size is not None for member in done))
-            failed = [f"{member.name}: {member.error}".removeprefix(": ") for member in done if member.error]
+            failed = [member.failure for member in done if member.failure]
             if failed:
                 entry["error"] = f"{len(failed)} not unpacked; {'; '.join(failed[:SHOWN_FAILURES])}"
         except FileNotFoundError:

@@ -8,9 +8,12 @@ from __future__ import annotations
 import errno
 import io
 import posixpath
+import sys
 import tarfile
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 
+from pytest_hermes import unpacking
 from pytest_hermes.errors import TransferError
 from pytest_hermes.sandbox.protocol import ExecResult, OutputTooLarge, Sandbox
 
@@ -121,16 +124,15 @@ async def stream_by_exec(
 
 
 def extract(archive: bytes, destination: str) -> None:
-    """Unpack an archive on this host below `destination`, modes kept; members that would leave it are refused."""
+    """Unpack an archive on this host below `destination`, modes kept. No link that is there already is followed.
 
-    def checked(member: tarfile.TarInfo, path: str) -> tarfile.TarInfo | None:
-        found = tarfile.tar_filter(member, path)
-        found.uid = found.gid = None  # type: ignore[assignment]
-        found.uname = found.gname = None  # type: ignore[assignment]
-        return found
-
-    try:
-        with tarfile.open(fileobj=io.BytesIO(archive)) as opened:
-            opened.extractall(destination, filter=checked)
-    except (tarfile.TarError, OSError) as error:
-        raise TransferError(f"could not unpack {len(archive)} bytes below {destination}: {error}") from error
+    TransferError if a member cannot be unpacked or would leave it; the others are there then.
+    """
+    if archive.startswith(bytes(tarfile.BLOCKSIZE)):  # its end mark: a tree without files
+        return
+    spool, folder = io.BytesIO(archive), Path(destination)
+    with unpacking.opened(spool) as tar:
+        done = unpacking.unpack(tar, unpacking.members(spool, tar), folder, max_bytes=sys.maxsize, faithful=True)
+    failed = [member.failure for member in done if member.failure]
+    if failed:
+        raise TransferError(f"could not unpack {len(failed)} of {len(done)} below {destination}: {failed[0]}")

@@ -17,7 +17,8 @@ import pytest
 
 from pytest_hermes import transfers
 from pytest_hermes.artifacts.collect import collect
-from pytest_hermes.errors import SandboxLost
+from pytest_hermes.errors import SandboxLost, TransferError
+from pytest_hermes.sandbox.files import extract
 from pytest_hermes.task import Artifact
 
 Entry = tuple[str, bytes, bytes | str]
@@ -239,3 +240,36 @@ def test_artifacts_are_unpacked_with_the_same_care(tmp_path: Path) -> None:
     assert list((tmp_path / "outside").iterdir()) == []
     (entry,) = json.loads((tmp_path / "run/manifest.json").read_text())
     assert "escape" in entry["error"] or "refused" in entry["error"]
+
+
+# -- uploads into a directory that an agent had its hands on -----------------------------------------------
+
+
+def test_uploads_write_through_no_link_that_is_there(tmp_path: Path) -> None:
+    place, outside = tmp_path / "place", tmp_path / "outside"
+    place.mkdir(), outside.mkdir()
+    (outside / "file").write_text("mine")
+    (place / "folder").symlink_to(outside)
+    (place / "file").symlink_to(outside / "file")
+    os.link(outside / "file", place / "hard")
+    os.mkfifo(place / "pipe")
+    sent = [("folder/new", FILE, b"1"), ("file", FILE, b"2"), ("hard", FILE, b"3"), ("pipe", FILE, b"4")]
+    with pytest.raises(TransferError, match=r"could not unpack 2 of 4 .*folder/new: refused: it lies below the link"):
+        extract(tar(*sent, top=False), str(place))
+    assert [path.name for path in outside.iterdir()] == ["file"] and (outside / "file").read_text() == "mine"
+    assert (place / "file").read_text() == "2" and not (place / "file").is_symlink()
+    assert (place / "hard").read_text() == "3"
+
+
+def test_uploads_keep_modes_and_links(tmp_path: Path) -> None:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as archive:
+        for name, kind, mode in (("d", DIR, 0o700), ("d/a", FILE, 0o400), ("b", FILE, 0o754), ("l", SYM, 0o777)):
+            info = tarfile.TarInfo(name)
+            info.type, info.mode, info.linkname = kind, mode, "/usr/bin/env" if kind == SYM else ""
+            archive.addfile(info)
+    extract(buffer.getvalue(), str(tmp_path / "new" / "place"))
+    found = {path.name: stat.S_IMODE(path.lstat().st_mode) for path in (tmp_path / "new" / "place").rglob("*")}
+    assert found == {"d": 0o700, "a": 0o400, "b": 0o754, "l": 0o777}
+    assert (tmp_path / "new" / "place" / "l").readlink() == Path("/usr/bin/env")
+    extract(tar(top=False), str(tmp_path / "new" / "place"))  # a tree without files
