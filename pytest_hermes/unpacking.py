@@ -1,5 +1,5 @@
-"""Unpacks tar archives on this machine, out of untrusted sandboxes or into directories that one had its hands on: nothing
-is written outside the given directory, and what cannot be unpacked is said member by member.
+"""Unpacks tar archives on this machine, out of untrusted sandboxes or into directories that one had its hands on:
+nothing is written outside the given directory, and what cannot be unpacked is said member by member.
 
 It does not rely on the extraction filters of `tarfile`, which a chain of links longer than PATH_MAX defeats
 (CVE-2025-4517); every directory is opened by its descriptor, and no link is followed.

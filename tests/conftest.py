@@ -6,6 +6,7 @@ import functools
 import os
 import shutil
 import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -61,3 +62,25 @@ def test_image() -> str:
     if "docker" in REQUIRED:
         pytest.fail(reason, pytrace=False)
     pytest.skip(reason)
+
+
+class Growth:
+    """How far this process grew at its largest, in MB, while something ran."""
+
+    def __enter__(self) -> Growth:
+        Path("/proc/self/clear_refs").write_text("5")  # sets the high-water mark back
+        self._before = self._look("VmRSS")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.mb = (self._look("VmHWM") - self._before) / 1024
+
+    @staticmethod
+    def _look(field: str) -> int:
+        lines = Path("/proc/self/status").read_text().splitlines()
+        return next(int(line.split()[1]) for line in lines if line.startswith(field))
+
+
+@pytest.fixture
+def growth() -> type[Growth]:
+    return Growth

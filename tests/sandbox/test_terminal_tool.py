@@ -134,25 +134,6 @@ def test_background_jobs_outlive_their_command_the_shell_and_the_tools(run: Run)
 
 FLOOD = 2_000_000_000
 GROWTH_MAX_MB = 50
-
-
-class Growth:
-    """How far this process grew at its largest, in MB, while something ran."""
-
-    def __enter__(self) -> Growth:
-        Path("/proc/self/clear_refs").write_text("5")  # sets the high-water mark back
-        self._before = self._look("VmRSS")
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.mb = (self._look("VmHWM") - self._before) / 1024
-
-    @staticmethod
-    def _look(field: str) -> int:
-        lines = Path("/proc/self/status").read_text().splitlines()
-        return next(int(line.split()[1]) for line in lines if line.startswith(field))
-
-
 FLOODS = {
     "one line": f"echo first; head -c {FLOOD} /dev/zero | tr '\\0' z; echo last",
     "lines": f"echo first; yes 0123456789abcdef | head -c {FLOOD}; echo last",
@@ -161,34 +142,34 @@ FLOODS = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("flood", FLOODS)
-def test_two_gigabytes_of_output_cost_no_memory(run: Run, flood: str) -> None:
+def test_two_gigabytes_of_output_cost_no_memory(run: Run, growth: type[Any], flood: str) -> None:
     async def body(terminal: Terminal) -> None:
         shell = ShellSession(terminal.sandbox)
         await shell.run("true")
         await terminal("true")
-        with Growth() as growth:
+        with growth() as grown:
             result = await shell.run(FLOODS[flood], timeout_s=200, max_output=100_000)
         assert (result.exit_code, result.output_bytes) == (0, FLOOD + len("first\nlast\n"))
         assert result.output.startswith(b"first\n") and result.output.endswith(b"last\n")
-        assert growth.mb < GROWTH_MAX_MB
+        assert grown.mb < GROWTH_MAX_MB
         await shell.close()
-        with Growth() as growth:
+        with growth() as grown:
             found = await terminal(FLOODS[flood], timeout=200)
         assert found["exit_code"] == 0 and len(found["output"]) < 51_000
         assert found["output"].startswith("first\n") and found["output"].endswith("last\n")
-        assert growth.mb < GROWTH_MAX_MB
+        assert grown.mb < GROWTH_MAX_MB
 
     run(body)
 
 
 @pytest.mark.slow
-def test_a_background_flood_is_drained_between_commands(run: Run) -> None:
+def test_a_background_flood_is_drained_between_commands(run: Run, growth: type[Any]) -> None:
     async def body(terminal: Terminal) -> None:
         seconds = unique_seconds()
-        with Growth() as growth:
+        with growth() as grown:
             await terminal(f"(yes | head -c {FLOOD}; exec sleep {seconds}) &")
             await until_sleepers(terminal.sandbox, seconds, 1)
             assert (await terminal("echo on"))["output"].endswith("on\n")
-        assert growth.mb < GROWTH_MAX_MB
+        assert grown.mb < GROWTH_MAX_MB
 
     run(body)

@@ -373,34 +373,20 @@ async def ticks_until(work: Awaitable[Any]) -> tuple[int, Any]:
     return ticks, task.result()
 
 
-def test_on_an_environments_own_loop_a_bound_client_is_awaited_between_calls(engine: Engine) -> None:
+@pytest.mark.parametrize("loop", ["the engine's own", "an environment's own"])
+def test_a_bound_client_is_awaited_between_calls_and_the_loop_goes_on(engine: Engine, loop: str) -> None:
     contexts = [engine.context() for _ in range(21)]
 
-    async def environment() -> tuple[int, list[float]]:
+    async def rewards_of_all() -> tuple[int, list[float]]:
         client = await Bound.connected()
         work = asyncio.gather(*(drive(compute_reward(ctx, client)) for ctx in contexts))
         ticks, rewards = await ticks_until(work)
         await client.aclose()
         return ticks, rewards
 
-    ticks, rewards = asyncio.run(environment())
+    ticks, rewards = engine.wait(rewards_of_all()) if "engine" in loop else asyncio.run(rewards_of_all())
     assert rewards == [1.0] * 21
     assert ticks >= 20  # 0.4 s of commands in a row: a blocked loop would have come round a handful of times
-
-
-def test_on_the_engines_own_loop_nothing_deadlocks(engine: Engine) -> None:
-    contexts = [engine.context() for _ in range(21)]
-
-    async def verifiers() -> tuple[int, list[float]]:
-        client = await Bound.connected()
-        work = asyncio.gather(*(drive(compute_reward(ctx, client)) for ctx in contexts))
-        ticks, rewards = await ticks_until(work)
-        await client.aclose()
-        return ticks, rewards
-
-    ticks, rewards = engine.wait(verifiers())
-    assert rewards == [1.0] * 21
-    assert ticks >= 20
 
 
 @pytest.mark.parametrize("where", ["engine", "environment"])

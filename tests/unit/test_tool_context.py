@@ -313,26 +313,11 @@ def test_one_file_that_cannot_be_sent_does_not_keep_the_others(rollout: Rollout,
     assert rollout.ctx.terminal("cat up/a up/c up/d")["output"] == "acd"
 
 
-class Memory:
-    """How far this process grew, at its largest, while something ran (MB)."""
-
-    def __enter__(self) -> Memory:
-        Path("/proc/self/clear_refs").write_text("5")
-        self._before = self._look("VmRSS")
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.growth_mb = (self._look("VmHWM") - self._before) / 1024
-
-    @staticmethod
-    def _look(field: str) -> int:
-        lines = Path("/proc/self/status").read_text().splitlines()
-        return next(int(line.split()[1]) for line in lines if line.startswith(field))
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("shape", ["2000 files", "one file"])
-def test_200_megabytes_go_in_and_out_in_bounded_memory(rollout: Rollout, tmp_path: Path, shape: str) -> None:
+def test_200_megabytes_go_in_and_out_in_bounded_memory(
+    rollout: Rollout, tmp_path: Path, growth: type[Any], shape: str
+) -> None:
     source, count = tmp_path / "tree", 2000 if shape == "2000 files" else 1
     source.mkdir()
     block = os.urandom(100_000)
@@ -342,7 +327,7 @@ def test_200_megabytes_go_in_and_out_in_bounded_memory(rollout: Rollout, tmp_pat
                 file.write(b"%09d" % number + block)
     total = 2000 * 100_009
     rollout.ctx.terminal("true")
-    with Memory() as memory:
+    with growth() as grown:
         sent = rollout.ctx.upload_dir(source, "up")
         assert sum(entry["bytes"] for entry in sent) == total and len(sent) == count
         back = rollout.ctx.download_dir("up", tmp_path / "down")
@@ -350,4 +335,4 @@ def test_200_megabytes_go_in_and_out_in_bounded_memory(rollout: Rollout, tmp_pat
     for number in (0, count - 1):
         name = f"f{number}"
         assert (tmp_path / "down" / name).read_bytes() == (source / name).read_bytes()
-    assert memory.growth_mb < 100
+    assert grown.mb < 100
