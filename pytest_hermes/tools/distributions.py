@@ -7,14 +7,13 @@ share one sample, and a set that becomes available changes no other draw.
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import hashlib
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from pytest_hermes.errors import ConfigurationError
 from pytest_hermes.tools.registry import TOOLSETS
-from pytest_hermes.tools.toolsets import ABSENT, Selection, home_of, select_tools
+from pytest_hermes.tools.toolsets import ABSENT, Selection, home_of, select_tools, unknown
 
 if TYPE_CHECKING:
     from pytest_hermes.tools.tool import Tool
@@ -76,13 +75,9 @@ def draw_tools(
 
 def chances_of(distribution: str) -> Mapping[str, int]:
     """Percent by tool set. Raises ConfigurationError for an unknown name, with the closest known one."""
-    if distribution in DISTRIBUTIONS:
-        return DISTRIBUTIONS[distribution]
-    close = difflib.get_close_matches(distribution, DISTRIBUTIONS, n=1)
-    hint = f" Did you mean '{close[0]}'?" if close else ""
-    raise ConfigurationError(
-        f"Unknown tool set distribution {distribution!r}.{hint} Known: {', '.join(DISTRIBUTIONS)}."
-    )
+    if distribution not in DISTRIBUTIONS:
+        raise unknown("tool set distribution", distribution, DISTRIBUTIONS)
+    return DISTRIBUTIONS[distribution]
 
 
 def _draw(*key: object) -> float:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from pytest_hermes.errors import ConfigurationError
@@ -80,16 +80,6 @@ def select_tools(
     return Selection(tuple(tools), sets, left_out, tuple(own))
 
 
-def resolve_toolsets(enabled: Sequence[str] | None, disabled: Sequence[str] = ()) -> list[str]:
-    """Names of the tools that `enabled` means minus those of `disabled`, able to work here or not.
-
-    `None` means `DEFAULT_TOOLSETS`. Raises ConfigurationError for an unknown name, with the closest known one.
-    """
-    chosen = {tool for name in (DEFAULT_TOOLSETS if enabled is None else enabled) for tool, _ in _members(name)}
-    chosen -= {tool for name in disabled for tool, _ in _members(name)}
-    return sorted(chosen, key=_rank)
-
-
 def find_tool(name: str, own: Sequence[Tool] = ()) -> Tool | None:
     """The tool called `name`: built in, the benchmark's own, or an installed one."""
     if name in BUILTIN:
@@ -117,7 +107,8 @@ def _members(name: str, own: Sequence[Tool] = ()) -> Iterator[tuple[str, bool]]:
         others = {**_installed(), **{tool.name: tool for tool in own}}
         found = [tool.name for tool in others.values() if name in (tool.toolset, tool.name)]
         if not found:
-            raise _unknown(name, others)
+            sets = dict.fromkeys([*TOOLSETS, *COMPOSED, *(tool.toolset for tool in others.values() if tool.toolset)])
+            raise unknown("tool set", name, sets, (*BUILTIN, *others))
         for tool in found:
             yield tool, True
 
@@ -126,11 +117,12 @@ def _is_known(member: str) -> bool:
     return member in TOOLSETS or member in BUILTIN
 
 
-def _unknown(name: str, others: Mapping[str, Tool]) -> ConfigurationError:
-    known = list(dict.fromkeys([*TOOLSETS, *COMPOSED, *(tool.toolset for tool in others.values() if tool.toolset)]))
-    close = difflib.get_close_matches(str(name), [*known, *BUILTIN, *others], n=1)
+def unknown(kind: str, name: str, known: Iterable[str], others: Iterable[str] = ()) -> ConfigurationError:
+    """The error for a name that nothing has, with the closest one that something has; `others` are not listed."""
+    listed = list(known)
+    close = difflib.get_close_matches(str(name), [*listed, *others], n=1)
     hint = f" Did you mean '{close[0]}'?" if close else ""
-    return ConfigurationError(f"Unknown tool set {name!r}.{hint} Known: {', '.join(known)}.")
+    return ConfigurationError(f"Unknown {kind} {name!r}.{hint} Known: {', '.join(listed)}.")
 
 
 def _rank(tool: str) -> tuple[int, str]:

@@ -12,7 +12,8 @@ from pytest_hermes.errors import ConfigurationError
 from pytest_hermes.tools.arguments import parse_arguments, validate
 from pytest_hermes.tools.registry import TOOLS, TOOLSETS
 from pytest_hermes.tools.tool import ToolFailure, boolean, integer, object_schema, string
-from pytest_hermes.tools.toolsets import resolve_toolsets
+from pytest_hermes.tools.toolbox import ToolSettings
+from pytest_hermes.tools.toolsets import select_tools
 
 SCHEMA = object_schema(
     ["command"],
@@ -22,6 +23,10 @@ SCHEMA = object_schema(
     mode=string("m", enum=["a", "b"], default="a"),
     words={"type": "array", "items": {"type": "string"}},
 )
+
+
+def chosen(enabled: list[str] | None, *disabled: str) -> list[str]:
+    return [tool.name for tool in select_tools(enabled, disabled, settings=ToolSettings()).tools]
 
 
 @pytest.mark.parametrize("nothing", [None, "", "  \n", "null", {}])
@@ -107,18 +112,18 @@ def test_any_object_is_either_fitted_to_the_schema_or_refused(name: str, argumen
 
 
 def test_tool_sets_resolve_to_tools() -> None:
-    assert resolve_toolsets(["terminal"]) == ["terminal", "process"]
+    assert chosen(["terminal"]) == ["terminal", "process"]
     files = ["read_file", "write_file", "patch", "search_files"]
-    assert resolve_toolsets(None) == ["terminal", "process", *files, "todo"]
-    assert resolve_toolsets(["file", "terminal"], ["file"]) == ["terminal", "process"]
+    assert chosen(None) == ["terminal", "process", *files, "todo"]
+    assert chosen(["file", "terminal"], "file") == ["terminal", "process"]
     assert {tool for tools in TOOLSETS.values() for tool in tools} == set(TOOLS)
 
 
 def test_an_unknown_tool_set_names_the_closest() -> None:
     with pytest.raises(ConfigurationError, match=r"'terminl'.* Did you mean 'terminal'"):
-        resolve_toolsets(["terminl"])
+        chosen(["terminl"])
     with pytest.raises(ConfigurationError, match="'fil'"):
-        resolve_toolsets(None, ["fil"])
+        chosen(None, "fil")
 
 
 HERMES_PARAMETERS = {
@@ -167,7 +172,7 @@ HERMES_PARAMETERS = {
 }
 
 
-@pytest.mark.parametrize("name", sorted({*HERMES_PARAMETERS, *resolve_toolsets(None)}))
+@pytest.mark.parametrize("name", sorted({*HERMES_PARAMETERS, *chosen(None)}))
 def test_schemas_have_the_parameters_that_hermes_agents_know(name: str) -> None:
     types, required = HERMES_PARAMETERS[name]
     parameters = TOOLS[name].schema["function"]["parameters"]
@@ -177,4 +182,4 @@ def test_schemas_have_the_parameters_that_hermes_agents_know(name: str) -> None:
 
 
 def test_schemas_cost_less_than_half_of_what_hermes_sends() -> None:
-    assert len(json.dumps([TOOLS[name].schema for name in resolve_toolsets(None)])) < 8_000
+    assert len(json.dumps([TOOLS[name].schema for name in chosen(None)])) < 8_000

@@ -14,7 +14,7 @@ from pytest_hermes.tools.distributions import DISTRIBUTIONS, draw_tools
 from pytest_hermes.tools.listing import list_tools
 from pytest_hermes.tools.registry import BUILTIN, COMPOSED, DEFAULT_TOOLSETS, TOOLS, TOOLSETS
 from pytest_hermes.tools.toolbox import ToolSettings
-from pytest_hermes.tools.toolsets import Selection, find_tool, home_of, resolve_toolsets, select_tools
+from pytest_hermes.tools.toolsets import Selection, find_tool, home_of, select_tools
 from pytest_hermes.tools.web.providers import PROVIDERS
 
 SETTINGS = ToolSettings()
@@ -54,8 +54,8 @@ def test_modules_of_tools_that_were_not_chosen_are_not_imported() -> None:
     script = (
         "import sys\n"
         "from pytest_hermes.tools.toolbox import ToolSettings\n"
-        "from pytest_hermes.tools.toolsets import resolve_toolsets, select_tools\n"
-        "select_tools(None, settings=ToolSettings()); resolve_toolsets(['all'])\n"
+        "from pytest_hermes.tools.toolsets import select_tools\n"
+        "select_tools(None, settings=ToolSettings())\n"
         "print([m for m in sys.modules if m.startswith(('pytest_hermes.tools.web', 'pytest_hermes.tools.browser'))])\n"
         "select_tools(['search'], settings=ToolSettings(), optional=True)\n"
         "assert 'pytest_hermes.tools.web' in sys.modules\n"
@@ -86,7 +86,6 @@ def test_sets_composed_sets_and_single_tools_may_be_mixed(
     enabled: list[str] | None, disabled: list[str], tools: list[str]
 ) -> None:
     assert names(select_tools(enabled, disabled, settings=SETTINGS)) == tools
-    assert resolve_toolsets(enabled, disabled) == tools
 
 
 def test_equal_choices_in_another_order_give_the_same_schemas(search_service: None) -> None:
