@@ -32,6 +32,11 @@ def test_links_lead_somewhere():
             assert (page.parent / target).exists(), f"{page.name}: {target}"
 
 
+def test_the_readme_names_every_page():
+    page = (ROOT / "README.md").read_text()
+    assert not [found.name for found in DOCS.glob("*.md") if f"](docs/{found.name})" not in page]
+
+
 def test_no_cause_in_the_outcomes_page_is_invented():
     page = (DOCS / "outcomes.md").read_text()
     known = {policy.cause for policy in TABLE.values()} | {
