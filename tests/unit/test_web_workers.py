@@ -135,6 +135,14 @@ async def test_a_cancelled_page_ends_its_worker() -> None:
 
 
 @pytest.mark.asyncio
+async def test_the_size_of_the_harness_does_not_spend_a_worker() -> None:
+    large = b"x" * 400_000_000
+    await extract(page("<p>one</p>"))
+    assert len(workers._idle) == 1
+    del large
+
+
+@pytest.mark.asyncio
 async def test_the_worker_knows_no_keys(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TAVILY_API_KEY", "key-secret-0123456789")
     await extract(page("<p>one</p>"))
