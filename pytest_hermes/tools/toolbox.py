@@ -11,7 +11,7 @@ import traceback
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from pytest_hermes.errors import SandboxKilled, SandboxLost
+from pytest_hermes.errors import HermesError, SandboxKilled, SandboxLost
 from pytest_hermes.shown import named, shown
 from pytest_hermes.tools.arguments import not_json, parse_arguments, validate
 from pytest_hermes.tools.budget import ResultBudget
@@ -131,7 +131,10 @@ class Toolbox:
             raise
         except BaseException as error:  # noqa: BLE001 - a model must get an answer to every call; logged and recorded
             # SystemExit or pytest's own: the engine's loop would end with it
-            _log.warning("tool %s failed\n%s", name, shown(traceback.format_exc()))
+            if isinstance(error, HermesError):  # its message says it all; a traceback is for what nobody expected
+                _log.warning("tool %s failed: %s", name, named(error))
+            else:
+                _log.warning("tool %s failed\n%s", name, shown(traceback.format_exc()))
             result = {"error": f"Tool execution failed: {named(error)}"}
         return result, _encoded(result)
 

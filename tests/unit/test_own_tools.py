@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal
 import pytest
 
 from pytest_hermes import Benchmark, Task, ToolFailure, Workspace, tool
-from pytest_hermes.errors import ConfigurationError
+from pytest_hermes.errors import ConfigurationError, SandboxStartError
 from pytest_hermes.sandbox.labels import Owner
 from pytest_hermes.sandbox.local import LocalProvider
 from pytest_hermes.sandbox.protocol import SandboxRequest
@@ -431,6 +431,22 @@ def test_a_function_with_an_error_without_words_is_answered() -> None:
         raise Exit
 
     assert call(fail)["error"].startswith("Tool execution failed: Exit")
+
+
+@pytest.mark.parametrize(
+    ("error", "traced"), [(SandboxStartError("w1: bash ended at once (exit 130)"), False), (ValueError("no"), True)]
+)
+def test_a_traceback_is_logged_only_of_an_error_that_nobody_expected(
+    error: Exception, traced: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail() -> None:
+        """Fail."""
+        raise error
+
+    assert call(fail)["error"] == f"Tool execution failed: {type(error).__name__}: {error}"
+    (record,) = caplog.records
+    assert ("Traceback" in record.getMessage()) is traced
+    assert f"{type(error).__name__}: {error}" in record.getMessage()
 
 
 def test_cancellation_ends_a_call() -> None:
