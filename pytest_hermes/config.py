@@ -61,6 +61,9 @@ class EnvSettings:
     browser_executable: str | None = setting(None, "Chromium to drive; unset: the one on PATH, else Playwright's own")
     browser_timeout: float = setting(30.0, "seconds a page may take to load, and a script to run")
     browser_dialog_timeout: float = setting(30.0, "seconds a JavaScript dialog waits for the agent; then dismissed")
+    vision_model: str | None = setting(
+        None, "model at the same endpoint that answers `browser_vision`; unset: nobody looks at the screenshot"
+    )
     history_keep_rounds: int | None = setting(None, "rounds of the conversation that are sent; unset: all")
     dataset_name: str | None = setting(None, "hub data set of a benchmark that reads one", later=True)
     dataset_split: str = setting("train", "split of that data set", later=True)

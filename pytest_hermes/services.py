@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import json
 import os
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -184,10 +185,18 @@ class Services:
     def toolbox(self, sandbox: Sandbox, job: Job) -> Toolbox:
         """The agent's tools."""
         settings = tool_settings(job.settings)
+        if job.settings.env.vision_model:
+            settings = dataclasses.replace(settings, describe_image=self._describer(job.settings))
         selection = agent_tools(
             job.settings, settings, job.toolsets, job.tools, benchmark=job.benchmark, task_id=job.task.id
         )
         return Toolbox(sandbox, selection, settings=settings)
+
+    def _describer(self, settings: Settings) -> Callable[[bytes, str], Awaitable[str]]:
+        from pytest_hermes.tools.browser.vision import describer
+
+        openai = dataclasses.replace(settings.openai, model_name=settings.env.vision_model)
+        return describer(self._client(dataclasses.replace(settings, openai=openai)))
 
     def tool_context(self, sandbox: Sandbox, toolbox: Toolbox, task: Task) -> ToolContext:
         """The verifier's synchronous tools: every tool set, whatever the agent had, in a shell of its own."""

@@ -14,22 +14,19 @@ import io
 import os
 import posixpath
 import tarfile
-import tempfile
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from pytest_hermes import unpacking
 from pytest_hermes.errors import SandboxError, SandboxLost, TransferError
-from pytest_hermes.sandbox.protocol import StreamsTar
+from pytest_hermes.sandbox.spool import spooled
 
 if TYPE_CHECKING:
     from pytest_hermes.sandbox.protocol import Sandbox
 
 BATCH_BYTES = 8_000_000
 BATCH_FILES = 1_000
-SPOOL_BYTES = 8_000_000
-"""A download's archive is kept in memory up to here, and in a temporary file beyond."""
 DOWNLOAD_MAX_BYTES = 512_000_000
 TIMEOUT_S = 600.0
 MAX_LINKS = 10
@@ -297,44 +294,18 @@ def _downloaded(place: str, member: unpacking.Unpacked) -> Result:
 @contextlib.asynccontextmanager
 async def _fetched(sandbox: Sandbox, place: str) -> AsyncIterator[IO[bytes] | str]:
     """The archive of a file or directory, from its start, or why there is none."""
-    with tempfile.SpooledTemporaryFile(max_size=SPOOL_BYTES, buffering=0) as spool:
-        reason = None
+    async with contextlib.AsyncExitStack() as stack:
+        found: IO[bytes] | str
         try:
             async with _judged(sandbox):
-                await _fetch(sandbox, place, spool)
+                found = await stack.enter_async_context(spooled(sandbox, place, max_bytes=DOWNLOAD_MAX_BYTES))
         except FileNotFoundError:
-            reason = f"No such file or directory: {place}"
+            found = f"No such file or directory: {place}"
         except (NotADirectoryError, PermissionError) as error:
-            reason = f"{error.strerror}: {place}"
+            found = f"{error.strerror}: {place}"
         except (TransferError, ValueError) as error:
-            reason = str(error)
-        spool.seek(0)
-        yield reason or spool
-
-
-def _spool(spool: IO[bytes], data: bytes) -> None:
-    try:
-        written = spool.write(data)
-    except OSError as error:
-        raise TransferError(f"no place for the archive on this machine: {unpacking.reason(error)}") from error
-    if written != len(data):
-        raise TransferError("no place for the archive on this machine: the disk is full")
-
-
-async def _fetch(sandbox: Sandbox, place: str, spool: IO[bytes]) -> None:
-    if not isinstance(sandbox, StreamsTar):
-        _spool(spool, await sandbox.download_tar(place, max_bytes=DOWNLOAD_MAX_BYTES))
-        return
-    held = bytearray()
-
-    async def add(data: bytes) -> None:
-        held.extend(data)
-        if len(held) >= 1_000_000:
-            await asyncio.to_thread(_spool, spool, bytes(held))
-            held.clear()
-
-    await sandbox.stream_tar(place, add, max_bytes=DOWNLOAD_MAX_BYTES)
-    await asyncio.to_thread(_spool, spool, bytes(held))
+            found = str(error)
+        yield found
 
 
 @contextlib.asynccontextmanager

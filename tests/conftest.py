@@ -17,6 +17,10 @@ from pytest_hermes.tools.toolbox import ToolSettings
 pytest_plugins = ["pytester"]
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # hundreds of tests start a pytest each: compile once, not in each
 
+OPTIONS_OF_INNER_RUNS = "-p no:hypothesispytest -p no:anyio"
+"""Their import would be half of each of those processes' time, and no test is about them."""
+os.environ["PYTEST_ADDOPTS"] = OPTIONS_OF_INNER_RUNS
+
 REQUIRED = {part.strip() for part in os.environ.get("HERMES_TEST_REQUIRE", "").split(",") if part.strip()}
 """Parts that must be there: a test of a listed part fails instead of skipping."""
 
@@ -39,6 +43,13 @@ def missing(part: str) -> str | None:
     if part == "chromium":
         return why_no_browser(ToolSettings())
     return f"unknown part {part!r}"
+
+
+@pytest.fixture
+def pytester(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
+    """pytest's own, which takes the options out of the environment."""
+    monkeypatch.setenv("PYTEST_ADDOPTS", OPTIONS_OF_INNER_RUNS)
+    return pytester
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import fnmatch
-import io
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import IO
 
 from pytest_hermes import unpacking
 from pytest_hermes.artifacts.run_directory import file_name
 from pytest_hermes.errors import TransferError
 from pytest_hermes.sandbox.protocol import OutputTooLarge, Sandbox
+from pytest_hermes.sandbox.spool import spooled
 from pytest_hermes.task import Artifact
 from pytest_hermes.unpacking import Unpacked
 
@@ -26,8 +27,8 @@ async def collect(sandbox: Sandbox, artifacts: Sequence[Artifact], folder: Path,
         target = folder / file_name(artifact.destination or artifact.source.strip("/"))
         entry = {"source": artifact.source, "destination": target.name}
         try:
-            archive = await sandbox.download_tar(artifact.source, max_bytes=max_bytes)
-            done = await asyncio.to_thread(_unpack, archive, target, artifact.exclude, max_bytes)
+            async with spooled(sandbox, artifact.source, max_bytes=max_bytes) as archive:
+                done = await asyncio.to_thread(_unpack, archive, target, artifact.exclude, max_bytes)
             entry["files"] = str(sum(member.size is not None for member in done))
             failed = [member.failure for member in done if member.failure]
             if failed:
@@ -44,10 +45,9 @@ async def collect(sandbox: Sandbox, artifacts: Sequence[Artifact], folder: Path,
     (folder / "manifest.json").write_text(json.dumps(manifest, indent=1) + "\n")
 
 
-def _unpack(archive: bytes, target: Path, exclude: Sequence[str], max_bytes: int) -> list[Unpacked]:
+def _unpack(archive: IO[bytes], target: Path, exclude: Sequence[str], max_bytes: int) -> list[Unpacked]:
     def named(name: str) -> str:
         return "" if any(fnmatch.fnmatch(name, pattern) for pattern in exclude) else name
 
-    spool = io.BytesIO(archive)
-    with unpacking.opened(spool) as tar:
-        return unpacking.unpack(tar, unpacking.members(spool, tar), target, max_bytes=max_bytes, named=named)
+    with unpacking.opened(archive) as tar:
+        return unpacking.unpack(tar, unpacking.members(archive, tar), target, max_bytes=max_bytes, named=named)

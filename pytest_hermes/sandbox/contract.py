@@ -27,7 +27,7 @@ import time
 
 import pytest
 
-from pytest_hermes.errors import SandboxLost, TransferError
+from pytest_hermes.errors import SandboxError, SandboxLost, TransferError
 from pytest_hermes.sandbox.contract_case import (
     ESCAPES,
     RUN,
@@ -263,6 +263,19 @@ class SandboxContract:
         assert len(await sandbox.read_file("two")) == 2_000
         with pytest.raises(FileNotFoundError):
             await sandbox.read_file("dangling")
+
+    @in_sandbox()
+    async def test_a_pipe_is_no_file(self, sandbox: Sandbox) -> None:
+        await sandbox.exec("mkfifo pipe other")
+        async with asyncio.timeout(30):
+            with pytest.raises((OSError, SandboxError), match="regular file"):
+                await sandbox.read_file("pipe")
+            try:
+                await sandbox.write_file("other", b"x")
+            except (OSError, SandboxError) as error:
+                assert "regular file" in str(error)
+            else:
+                assert await sandbox.read_file("other") == b"x"
 
     @in_sandbox()
     async def test_big_file(self, sandbox: Sandbox) -> None:

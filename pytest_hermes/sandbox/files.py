@@ -18,7 +18,10 @@ from pytest_hermes.errors import TransferError
 from pytest_hermes.sandbox.protocol import ExecResult, OutputTooLarge, Sandbox
 
 _C_LOCALE = {"LC_ALL": "C"}
-_WRITE = 'mkdir -p -- "${1%/*}/" && cat >"$1" && chmod "$2" -- "$1"'
+# On a pipe that an agent has put there, the command would wait for ever.
+_NO_PIPE = 'if [ -e "$1" ] && [ ! -f "$1" ] && [ ! -d "$1" ]; then echo "$1: Not a regular file" >&2; exit 1; fi; '
+_READ = f'{_NO_PIPE}exec head -c "$2" -- "$1"'
+_WRITE = f'{_NO_PIPE}mkdir -p -- "${{1%/*}}/" && cat >"$1" && chmod "$2" -- "$1"'
 _UNPACK = 'mkdir -p -- "$1" && tar -C "$1" -xpf - --no-same-owner'
 _PACK = (
     'test -e "$1" || test -L "$1" || { echo "No such file or directory" >&2; exit 1; }; exec tar -C "$2" -cf - -- "$3"'
@@ -40,6 +43,7 @@ def os_error(message: str, path: str) -> OSError:
         ("Is a directory", errno.EISDIR),
         ("Permission denied", errno.EACCES),
         ("Not a directory", errno.ENOTDIR),
+        ("Not a regular file", errno.EINVAL),
         ("No space left", errno.ENOSPC),
         ("Read-only file system", errno.EROFS),
     ):
@@ -55,7 +59,7 @@ def _text(result: ExecResult) -> str:
 async def read_by_exec(sandbox: Sandbox, path: str, *, max_bytes: int) -> bytes:
     """`Sandbox.read_file` through one exec."""
     result = await sandbox.exec(
-        ["head", "-c", str(max_bytes + 1), "--", path], env=_C_LOCALE, user="root", max_output=max_bytes + 1
+        ["sh", "-c", _READ, "sh", path, str(max_bytes + 1)], env=_C_LOCALE, user="root", max_output=max_bytes + 1
     )
     if result.exit_code != 0:
         raise os_error(_text(result), path)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import itertools
 import os
 import secrets
@@ -13,6 +14,7 @@ import stat
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
+from typing import BinaryIO, TypeVar
 
 from pytest_hermes.errors import SandboxLost, SandboxStartError, TransferError
 from pytest_hermes.sandbox import bubblewrap, proctable
@@ -30,11 +32,13 @@ from pytest_hermes.sandbox.protocol import Command, ExecResult, OutputTooLarge
 from pytest_hermes.sandbox.spawn import HostProcess
 from pytest_hermes.task import SandboxSpec
 
+T = TypeVar("T")
+
 _ARGUMENT_MAX = 100_000
 """A longer command travels by file: Linux allows 128 KiB for one argument."""
 _QUEUE_MAX = 4_000_000
+_ON_LOOP_MAX = 1_000_000
 _IN_DIRECTORY = 'cd -- "$0" || exit 126; exec "$@"'
-
 
 FEW = 8
 OWNER_FILE = "owner.json"
@@ -260,7 +264,7 @@ class LocalSandbox:
         if self._holder is not None:
             return await read_by_exec(self, path, max_bytes=max_bytes)
         self._require_open()
-        data = _read(path, max_bytes + 1)
+        data = await _opened(path, os.O_RDONLY, lambda file: file.read(max_bytes + 1))
         if len(data) > max_bytes:
             raise OutputTooLarge(f"{path}: more than the {max_bytes} bytes allowed")
         return data
@@ -272,10 +276,13 @@ class LocalSandbox:
             await write_by_exec(self, path, data, mode=mode)
             return
         self._require_open()
-        target = Path(path)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_bytes(data)
-        target.chmod(mode)
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+
+        def write(file: BinaryIO) -> None:
+            file.write(data)
+            os.fchmod(file.fileno(), mode)
+
+        await _opened(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, write, size=len(data))
 
     async def upload_tar(self, archive: bytes, destination: str) -> None:
         """See `Sandbox.upload_tar`."""
@@ -342,9 +349,24 @@ class LocalSandbox:
         remove_directory(self.directory)
 
 
-def _read(path: str, size: int) -> bytes:
-    with Path(path).open("rb") as file:
-        return file.read(size)
+async def _opened(path: str, flags: int, work: Callable[[BinaryIO], T], *, size: int = 0) -> T:
+    """What `work` gives for the file, in a thread if there is much to move. OSError for what is no regular file: on a
+    pipe that an agent has put there the loop would wait for ever."""
+    irregular = OSError(errno.EINVAL, "Not a regular file", path)
+    try:
+        descriptor = os.open(path, flags | os.O_NONBLOCK, 0o644)
+    except OSError as error:
+        raise irregular if error.errno == errno.ENXIO else error from None  # a pipe without a reader
+    found = os.fstat(descriptor)
+    if not stat.S_ISREG(found.st_mode):
+        os.close(descriptor)
+        raise IsADirectoryError(errno.EISDIR, "Is a directory", path) if stat.S_ISDIR(found.st_mode) else irregular
+
+    def do() -> T:
+        with os.fdopen(descriptor, "wb" if flags & os.O_WRONLY else "rb") as file:
+            return work(file)
+
+    return do() if max(size, found.st_size) <= _ON_LOOP_MAX else await asyncio.to_thread(do)
 
 
 async def _feed(process: HostProcess, data: bytes) -> None:

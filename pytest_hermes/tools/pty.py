@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import shlex
+import uuid
 from typing import TYPE_CHECKING
 
 from pytest_hermes.tools.tool import ToolFailure
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 ROWS, COLUMNS = 40, 120
 END_OF_INPUT = 32 * "\x04"
 """Ctrl-D ends what one reader reads; the next readers of a command that has several need one as well."""
+ARGUMENT_BYTES = 100_000
+"""A longer command line is run from a file: Linux allows 128 KiB for one argument."""
 TYPING_INTERVAL_S = 0.5
 """Between the Ctrl-Ds that a foreground command gets after those."""
 
@@ -29,6 +32,16 @@ class _Maker:
 
     program: str = ""
     path: str = ""
+
+    def line(self, command: str, *, typed: bool) -> str:
+        """A command line that runs `command` under a terminal of this maker."""
+        inner = shlex.quote(f"{_INNER} -c {quote(command)}")
+        path = shlex.quote(self.path)
+        if self.program == "python3":
+            run = f"{path} -c {shlex.quote(_PYTHON)} {inner}"
+        else:  # script runs its command by $SHELL, which need not be a shell
+            run = f"HERMES_SHELL=${{SHELL-}} SHELL=/bin/sh {path} -qefc {inner} /dev/null"
+        return run if typed else f"sh -c {shlex.quote(_NOBODY_TYPES.replace('@RUN@', run))}"
 
 
 async def under_terminal(workspace: Workspace, command: str, *, typed: bool) -> str:
@@ -47,13 +60,12 @@ async def under_terminal(workspace: Workspace, command: str, *, typed: bool) -> 
             exit_code=-1,
             status="error",
         )
-    inner = shlex.quote(f"{_INNER} -c {quote(command)}")
-    path = shlex.quote(maker.path)
-    if maker.program == "python3":
-        run = f"{path} -c {shlex.quote(_PYTHON)} {inner}"
-    else:  # script runs its command by $SHELL, which need not be a shell
-        run = f"HERMES_SHELL=${{SHELL-}} SHELL=/bin/sh {path} -qefc {inner} /dev/null"
-    return run if typed else f"sh -c {shlex.quote(_NOBODY_TYPES.replace('@RUN@', run))}"
+    line = maker.line(command, typed=typed)
+    if len(line.encode(errors="surrogateescape")) > ARGUMENT_BYTES:
+        name = f"hermes-pty-{uuid.uuid4().hex[:12]}"
+        path = quote(await workspace.keep(name, command.encode(errors="surrogateescape")))
+        line = maker.line(f'eval "$(cat {path}; rm -f {path})"', typed=typed)
+    return line
 
 
 # Other programs of the name script lose the exit code.

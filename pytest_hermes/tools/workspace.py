@@ -206,29 +206,35 @@ class FileMissing(ToolFailure):
         super().__init__(f"File not found: {path}.{hint}", **details)
 
 
-_WRITE = """(
-exec 2>&1
-p=@PATH@ made=kept
-if [ -L "$p" ]; then q=$(readlink -f "$p") && p=$q; fi
-d=${p%/*}
-if [ ! -d "${d:-/}" ]; then mkdir -p "$d" && made=made; fi
-if [ -d "$p" ]; then echo "it is a directory"; printf '\\n@failed\\n'; exit; fi
-if [ ! -e "$p" ]; then
-  t=$d/@BESIDE@
-  if payload >"$t" && mv "$t" "$p"; then printf '\\n@ok %s\\n%s\\n' $made "$p"; exit; fi
-  rm -f "$t"; printf '\\n@failed\\n'; exit
-fi
-if [ -p "$p" ] || [ -S "$p" ]; then echo "it is a pipe or socket; use terminal"; printf '\\n@failed\\n'; exit; fi
-if [ ! -w "$p" ]; then echo "permission denied"; printf '\\n@failed\\n'; exit; fi
-if [ -f "$p" ] && [ -w "${d:-/}" ] && { [ -O "$p" ] || [ "$(id -u)" = 0 ]; } && [ "$(stat -c %h "$p")" = 1 ]; then
-  t=$d/@BESIDE@
-  if ! { cp -p "$p" "$t" && payload >"$t"; }; then rm -f "$t"; printf '\\n@failed\\n'; exit; fi
-  mv -f "$t" "$p" 2>/dev/null || { cat "$t" >"$p"; rm -f "$t"; }
-else
-  payload >"$p" || { printf '\\n@failed\\n'; exit; }
-fi
-printf '\\n@ok %s\\n%s\\n' $made "$p"
-)"""
+_WRITE = """__hermes_write() {
+  p=@PATH@ made=kept
+  if [ -L "$p" ]; then q=$(readlink -f "$p") && p=$q; fi
+  d=${p%/*} t=${p%/*}/@BESIDE@
+  if [ ! -d "${d:-/}" ]; then mkdir -p "$d" && made=made; fi
+  if [ -d "$p" ]; then echo "it is a directory"; return 1; fi
+  if [ ! -e "$p" ]; then
+    payload >"$t" && mv "$t" "$p" && return 0
+    rm -f "$t"
+    return 1
+  fi
+  if [ -p "$p" ] || [ -S "$p" ]; then echo "it is a pipe or socket; use terminal"; return 1; fi
+  if [ ! -w "$p" ]; then echo "permission denied"; return 1; fi
+  # links mode uid gid
+  if [ -f "$p" ] && [ -w "${d:-/}" ] && s=$(stat -c '%h %a %u %g' "$p"); then set -- $s; else set --; fi
+  if [ "${1-}" != 1 ] || ! { [ -O "$p" ] || [ "${EUID:-$(id -u)}" = 0 ]; }; then
+    payload >"$p"
+    return
+  fi
+  m=${m:-$(umask)}
+  case $2 in 644) umask 022 ;; 664) umask 002 ;; 600) umask 077 ;; *) umask 077; made="$made other" ;; esac
+  if payload >"$t"; then w=0; else w=1; fi
+  umask "$m"
+  if [ $w = 0 ] && { [ ! -O "$p" ] || [ ! -G "$p" ] || [ -g "$d" ]; }; then chown "$3:$4" "$t" || w=1; fi
+  case $made in *other) made=${made% other}; [ $w = 1 ] || chmod "$2" "$t" || w=1 ;; esac
+  if [ $w = 1 ]; then rm -f "$t"; return 1; fi
+  mv -f "$t" "$p" 2>/dev/null || { cat "$t" >"$p" && rm -f "$t"; }
+}
+if __hermes_write 2>&1; then printf '\\n@ok %s\\n%s\\n' $made "$p"; else printf '\\n@failed\\n'; fi"""
 
 
 def quote(path: str) -> str:

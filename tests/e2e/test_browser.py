@@ -23,6 +23,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
+from pytest_hermes.errors import ModelUnavailable
 from pytest_hermes.sandbox.labels import Owner
 from pytest_hermes.sandbox.local import LocalProvider
 from pytest_hermes.sandbox.protocol import Sandbox, SandboxRequest
@@ -413,6 +414,17 @@ def test_a_vision_model_is_asked(rig: Rig) -> None:
     assert asked[0][0][:4] == b"\x89PNG" and asked[0][1] == "What is it?"
 
 
+def test_a_vision_model_that_fails_costs_the_answer_and_not_the_picture(rig: Rig) -> None:
+    async def look(image: bytes, question: str) -> str:
+        raise ModelUnavailable("the endpoint is down")
+
+    with rig.agent(describe_image=look) as agent:
+        agent.go("/form")
+        shot = agent.call("vision", question="What is it?")
+    assert "not answered: the endpoint is down" in shot["analysis"]
+    assert rig.wait(rig.sandbox.read_file(shot["screenshot_path"]))[:4] == b"\x89PNG"
+
+
 # -- scripts, console, DevTools ------------------------------------------------------------------------
 
 
@@ -619,6 +631,21 @@ def test_a_killed_browser_is_replaced(agent: Agent) -> None:
     again = agent.go("/two")
     assert again["title"] == "two"
     assert "ended unexpectedly" in json.dumps([lost, again])
+
+
+def test_a_browser_that_does_not_answer_is_replaced(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pytest_hermes.tools.browser.shared.CONTEXT_TIMEOUT_S", 3)
+    monkeypatch.setattr("pytest_hermes.tools.browser.shared.CLOSE_TIMEOUT_S", 1)
+    with rig.agent() as first, rig.agent() as second:
+        first.go("/one")
+        stopped = browsers()
+        for pid in stopped:
+            os.kill(pid, signal.SIGSTOP)
+        assert second.go("/two")["title"] == "two"
+        assert not stopped & browsers()
+        lost = first.call("snapshot")
+        again = first.go("/one")
+        assert again["title"] == "one" and "ended unexpectedly" in json.dumps([lost, again])
 
 
 def test_an_unreachable_page_says_so(agent: Agent) -> None:

@@ -38,12 +38,14 @@ def test_the_oracle_solves_every_sample(harbor, how):
     assert not any(row["verifier"]["evidence"] for row in run.rows.values())
 
 
-def test_doing_nothing_solves_none_and_the_hanging_verifier_is_named(harbor):
-    run = harbor("--hermes-agent=nop", "--hermes-concurrency=8")
+@pytest.mark.parametrize("how", ["--hermes-concurrency=8", "-n4"])
+def test_doing_nothing_solves_none_and_the_hanging_verifier_is_named(harbor, how):
+    run = harbor("--hermes-agent=nop", how)
     assert "8 failed" in run.output and run.status == 1, run.output
     assert run.rows["slow-verifier"]["cause"] == "verifier_timeout"
     assert "verifier_timeout 1" in run.output
     assert {row["outcome"] for row in run.rows.values()} == {"failed"}
+    assert run.rows["slow-verifier"]["reward"] == 0.0
 
 
 def test_a_model_that_solves_the_task(harbor):

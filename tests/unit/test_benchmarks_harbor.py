@@ -97,17 +97,3 @@ def test_broken_tasks_do_not_stop_the_others(pytester: pytest.Pytester) -> None:
     assert "no such thing" in errors["no-image"]
     assert "the reward is nan, not a number in [0, 1]" in errors["not-a-number"]
     assert rows["not-a-number"]["verifier"]["output"] == "graded\n"
-
-
-@pytest.mark.slow
-@pytest.mark.requires("docker", "sample-images")
-@pytest.mark.parametrize("processes", [[], ["-n", "2"]], ids=["alone", "workers"])
-def test_samples_by_oracle_and_by_nop(pytester: pytest.Pytester, processes: list[str]) -> None:
-    common = [f"--hermes-tasks={SAMPLES}", "--hermes-sandbox=docker", *processes]
-    result, rows = run(pytester, *common, "--hermes-agent=oracle")
-    result.assert_outcomes(passed=8)
-    assert all(row["verifier"]["evidence"] == [] for row in rows.values())
-    result, rows = run(pytester, *common, "--hermes-agent=nop")
-    result.assert_outcomes(failed=8)
-    assert rows["slow-verifier"]["cause"] == "verifier_timeout"
-    assert rows["slow-verifier"]["reward"] == 0.0

@@ -12,10 +12,12 @@ from typing import Any
 import pytest
 from aiohttp import web
 
+from pytest_hermes.models.chat import ChatClient
 from pytest_hermes.tools.browser import cdp
 from pytest_hermes.tools.browser.address import checked_address
 from pytest_hermes.tools.browser.executable import find_browser, why_unavailable
 from pytest_hermes.tools.browser.proxy import GuardedProxy, Passage
+from pytest_hermes.tools.browser.vision import describer
 from pytest_hermes.tools.tool import ToolFailure
 from pytest_hermes.tools.toolbox import ToolSettings
 
@@ -206,3 +208,37 @@ def test_what_is_missing_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 
     monkeypatch.setattr("importlib.util.find_spec", nothing)
     assert "pip install 'pytest-hermes[browser]'" in (why_unavailable(settings) or "")
+
+
+async def _one_answer(body: dict[str, Any]) -> tuple[str, list[dict[str, Any]]]:
+    """What `describer` gives where the endpoint answers `body`, and the requests that the endpoint saw."""
+    seen: list[dict[str, Any]] = []
+
+    async def answer(request: web.Request) -> web.Response:
+        seen.append(await request.json())
+        return web.json_response(body)
+
+    app = web.Application()
+    app.router.add_post("/v1/chat/completions", answer)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    model = ChatClient(f"http://127.0.0.1:{runner.addresses[0][1]}/v1", "eyes")
+    try:
+        return await describer(model)(b"\x89PNG picture", "What is it?"), seen
+    finally:
+        await model.aclose()
+        await runner.cleanup()
+
+
+def test_a_vision_model_gets_the_question_and_the_picture() -> None:
+    message = {"role": "assistant", "content": "a form"}
+    body = {"choices": [{"index": 0, "message": message, "finish_reason": "stop"}], "model": "eyes"}
+    told, (request,) = asyncio.run(_one_answer(body))
+    assert told == "a form" and request["model"] == "eyes"
+    (asked,) = request["messages"]
+    text, image = asked["content"]
+    assert asked["role"] == "user" and text == {"type": "text", "text": "What is it?"}
+    url = image["image_url"]["url"]
+    assert url.startswith("data:image/png;base64,") and base64.b64decode(url.partition(",")[2]) == b"\x89PNG picture"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import hashlib
 import json
 import secrets
 import shlex
@@ -150,6 +151,17 @@ def test_exit_codes_cwd_and_variables(agent: Agent) -> None:
 
 def test_a_foreground_reader_gets_the_end_of_input(agent: Agent) -> None:
     assert agent.terminal('read -r x; echo "end $?"; cat; echo over', timeout=20)["output"] == "end 1\nover\n"
+
+
+@pytest.mark.parametrize("size", [60_000, 131_072, 1_000_000])
+def test_a_command_of_any_length(agent: Agent, size: int) -> None:
+    word = "it's 'ü' $HOME " * (size // 16)
+    command = f"printf %s {shlex.quote(word)} | sha256sum; test -t 0 && exit 5"
+    digest = hashlib.sha256(word.encode()).hexdigest()
+    assert agent.terminal(command) == {"output": f"{digest}  -\n", "exit_code": 5, "error": None}
+    started = agent.terminal(command, background=True)
+    ended = agent("process", action="wait", session_id=started["session_id"], timeout=60)
+    assert (ended["status"], ended["exit_code"]) == ("exited", 5) and digest in ended["output"]
 
 
 PASSWORD = """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import stat
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -358,6 +359,24 @@ def test_writing_keeps_mode_and_follows_links(desk: Desk) -> None:
     assert "pipe or socket" in desk("write_file", path="queue", content="x")["error"]
     assert "could not be written" in desk("write_file", path="s.sh/x", content="")["error"]
     assert "could not be written" in desk("write_file", path="/proc/x/y", content="")["error"]
+
+
+@pytest.mark.parametrize("mode", ["644", "664", "600", "640", "755", "4751", "2664", "444", "200"])
+@pytest.mark.parametrize("folder_mode", ["755", "2775"])
+def test_writing_keeps_mode_owner_and_group(desk: Desk, mode: str, folder_mode: str) -> None:
+    is_root = os.geteuid() == 0
+    owners = ["0:0", "1234:0", "0:1234", "1234:1235"] if is_root else [f"{os.geteuid()}:{os.getegid()}"]
+    if not is_root and mode == "444":
+        pytest.skip("only root writes what nobody may")
+    for owner in owners:
+        chown = f"chown {owner} d/f; " if is_root else ""
+        desk("terminal", command=f"umask 022; mkdir d; chmod {folder_mode} d; echo 1 >d/f; {chown}chmod {mode} d/f")
+        before = desk("terminal", command="stat -c '%a %u %g' d/f")["output"]
+        assert desk("write_file", path="d/f", content=f"{owner}\n")["bytes_written"] == len(owner) + 1
+        assert desk("terminal", command="stat -c '%a %u %g' d/f; ls -A d")["output"] == f"{before}f\n"
+        assert desk("terminal", command="chmod u+r d/f; cat d/f; rm -r d")["output"] == f"{owner}\n"
+    desk("write_file", path="new", content="")
+    assert desk("terminal", command="stat -c %a new")["output"] == "644\n"
 
 
 def test_home_and_the_shells_directory_are_where_paths_start(desk: Desk) -> None:

@@ -11,6 +11,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from pytest_hermes.errors import HermesError
 from pytest_hermes.tools.browser import cdp as devtools
 from pytest_hermes.tools.browser import snapshot as snapshots
 from pytest_hermes.tools.browser.address import checked_address
@@ -295,7 +296,10 @@ async def vision(session: BrowserSession, workspace: Workspace, arguments: Argum
     result: Result = {"success": True, "screenshot_path": path, "bytes": len(image)}
     result |= dict(zip(("width", "height"), VIEWPORT_PX, strict=True))
     if workspace.settings.describe_image is not None:
-        result["analysis"] = await workspace.settings.describe_image(image, arguments["question"])
+        try:
+            result["analysis"] = await workspace.settings.describe_image(image, arguments["question"])
+        except HermesError as error:  # the picture is there all the same
+            result["analysis"] = f"The question is not answered: {error}. The screenshot is {path} in the sandbox."
     else:
         result["analysis"] = (
             f"No vision model is configured, so nobody has looked at the picture: the question is not answered. The "

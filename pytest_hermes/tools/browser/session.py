@@ -59,6 +59,7 @@ class BrowserSession:
         self.screenshots = 0
         self._shared: SharedBrowser | None = None
         self._context: BrowserContext | None = None
+        self._generation = 0
         self._tabs: list[Tab] = []
         self._arrived = asyncio.Event()
         self._suspended: asyncio.Task[Any] | None = None
@@ -197,6 +198,8 @@ class BrowserSession:
         """The current tab; a new one (in a new context, of a new browser) where the old one is gone."""
         from playwright.async_api import Error
 
+        if self._context is not None and self._joined().generation != self._generation:
+            self._lost(self._context)
         if self._context is None:
             await self._open()
         assert self._context is not None
@@ -237,7 +240,7 @@ class BrowserSession:
         context, self.passage = await self._joined().context(
             self.passage, allow_private=self.settings.allow_private_urls
         )
-        self._context = context
+        self._context, self._generation = context, self._joined().generation
         self.references = References()
         self.console = Console(context, self.notes, self._silence)
         context.on("page", self._adopt)

@@ -14,6 +14,7 @@ import tempfile
 import weakref
 from typing import TYPE_CHECKING
 
+from pytest_hermes.sandbox.proctable import SESSION_VARIABLE, kill_sessions
 from pytest_hermes.tools.browser.executable import find_browser
 from pytest_hermes.tools.browser.proxy import GuardedProxy, Passage
 from pytest_hermes.tools.browser.snapshot import ENGINE, page_script
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from playwright.async_api import Browser, BrowserContext, Playwright
 
 START_TIMEOUT_S = 90.0
+CONTEXT_TIMEOUT_S = 30.0
 CLOSE_TIMEOUT_S = 15.0
 MAX_TMPDIR_CHARS = 40
 MIN_PLACES = 8
@@ -53,6 +55,8 @@ class SharedBrowser:
         self.proxy = GuardedProxy()
         self.places = asyncio.Semaphore(max(MIN_PLACES, PLACES_PER_CORE * (os.cpu_count() or 1)))
         """Held while a page is acted upon: more pages at work than cores would only run into their time-outs."""
+        self.generation = 0
+        """Counts the browsers; contexts of an earlier one are gone, whether or not Playwright could say so."""
         self._executable = executable
         self._lock = asyncio.Lock()
         self._users = 0
@@ -78,7 +82,7 @@ class SharedBrowser:
     async def context(self, former: Passage | None, *, allow_private: bool) -> tuple[BrowserContext, Passage]:
         """A new context and its passage through the proxy, in place of the `former` one.
 
-        Raises ToolFailure if no browser can be started.
+        Raises ToolFailure if no browser can be started, or a new one does not answer either.
         """
         from playwright.async_api import Error
 
@@ -87,21 +91,31 @@ class SharedBrowser:
         async with self._lock:
             try:
                 return await self._new_context(allow_private)
-            except Error:
-                await self._stop()  # the driver or the browser died unnoticed: this is where it shows
-            return await self._new_context(allow_private)
+            except (Error, TimeoutError):
+                await self._stop()  # the driver or the browser died or stopped unnoticed: this is where it shows
+            try:
+                return await self._new_context(allow_private)
+            except (Error, TimeoutError) as error:
+                await self._stop()
+                reason = str(error).strip()[:600] or f"no answer within {CONTEXT_TIMEOUT_S:g} s"
+                raise ToolFailure(f"The browser was started twice and cannot be used: {reason}") from error
 
     async def _new_context(self, allow_private: bool) -> tuple[BrowserContext, Passage]:
         browser = await self._running()
         passage = self.proxy.admit(allow_private=allow_private)
         width, height = VIEWPORT_PX
-        context = await browser.new_context(
-            accept_downloads=False,
-            service_workers="block",
-            viewport={"width": width, "height": height},
-            locale="en-US",
-            proxy={"server": self.proxy.url, "username": passage.name, "password": passage.password},
-        )
+        try:
+            async with asyncio.timeout(CONTEXT_TIMEOUT_S):
+                context = await browser.new_context(
+                    accept_downloads=False,
+                    service_workers="block",
+                    viewport={"width": width, "height": height},
+                    locale="en-US",
+                    proxy={"server": self.proxy.url, "username": passage.name, "password": passage.password},
+                )
+        except BaseException:
+            self.proxy.dismiss(passage)
+            raise
         return context, passage
 
     async def _running(self) -> Browser:
@@ -142,6 +156,7 @@ class SharedBrowser:
     async def _stop(self) -> None:
         from playwright.async_api import Error
 
+        self.generation += 1
         browser, self._browser = self._browser, None
         playwright, self._playwright = self._playwright, None
         with contextlib.suppress(Error, TimeoutError):  # dead already, or dying
@@ -156,7 +171,7 @@ class SharedBrowser:
         self.proxy = GuardedProxy()
         folder, self._folder = self._folder, None
         if folder is not None:
-            await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
+            await asyncio.to_thread(_remove, folder)
 
 
 def _temporary_folder() -> str:
@@ -165,7 +180,13 @@ def _temporary_folder() -> str:
     return tempfile.mkdtemp(prefix="hermes-browser-", dir=place if len(place) <= MAX_TMPDIR_CHARS else "/tmp")
 
 
+def _remove(folder: str) -> None:
+    """Remove the directory of a browser, and the browser itself where it does not obey its driver (it was stopped)."""
+    kill_sessions({folder.encode()})
+    shutil.rmtree(folder, ignore_errors=True)
+
+
 def _environment(folder: str) -> dict[str, str | float | bool]:
     """What Chromium sees: keys of models are none of a page's business, and HOME is where nothing can be left."""
     kept = {name: os.environ[name] for name in KEPT_VARIABLES if name in os.environ}
-    return {**kept, "HOME": os.devnull, "TMPDIR": folder}
+    return {**kept, "HOME": os.devnull, "TMPDIR": folder, SESSION_VARIABLE: folder}

@@ -64,6 +64,8 @@ async def extract(page: Page) -> Readable:
         header, body = await workers.ask(fields, page.body, EXTRACT_TIMEOUT_S)
     except TimeoutError:
         raise ToolFailure(f"The page could not be turned into text within {EXTRACT_TIMEOUT_S:g} s.") from None
+    except workers.WorkerNotStarted as error:
+        raise ToolFailure(f"Pages cannot be read here: the process that reads them did not start ({error}).") from error
     except workers.WorkerDied as error:
         raise ToolFailure("The page could not be read: its parser crashed.") from error
     if "error" in header:

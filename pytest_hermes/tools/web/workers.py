@@ -14,6 +14,7 @@ import socket
 import struct
 import subprocess
 import sys
+import threading
 import weakref
 from typing import Any
 
@@ -32,6 +33,10 @@ def message(header: dict[str, Any], body: bytes) -> bytes:
 
 class WorkerDied(Exception):
     """The worker ended while it read a page."""
+
+
+class WorkerNotStarted(Exception):
+    """No worker can be had: it ended, or was not ready in time, before it got a page."""
 
 
 class Worker:
@@ -57,10 +62,17 @@ class Worker:
         self._is_ready = False
 
     async def ready(self) -> None:
-        """Wait until it has imported what it needs. Raises WorkerDied."""
-        if not self._is_ready:
-            await self._message()
-            self._is_ready = True
+        """Wait until it has imported what it needs. Raises WorkerNotStarted."""
+        if self._is_ready:
+            return
+        try:
+            async with asyncio.timeout(START_TIMEOUT_S):
+                await self._message()
+        except TimeoutError as error:
+            raise WorkerNotStarted(f"it was not ready within {START_TIMEOUT_S:g} s") from error
+        except WorkerDied as error:
+            raise WorkerNotStarted("it ended at once") from error
+        self._is_ready = True
 
     async def ask(self, header: dict[str, Any], body: bytes) -> tuple[dict[str, Any], bytes]:
         """Header and body of the answer. Raises WorkerDied."""
@@ -105,60 +117,73 @@ class Worker:
 
 _all: set[Worker] = set()
 _idle: list[Worker] = []
+_lock = threading.Lock()
+"""Held for every look at these two: loops of several threads share them."""
 
 
 async def ask(header: dict[str, Any], body: bytes, timeout_s: float) -> tuple[dict[str, Any], bytes]:
-    """A worker's answer, once one is free. Raises TimeoutError after `timeout_s` of its work, or WorkerDied."""
+    """A worker's answer, once one is free. Raises TimeoutError after `timeout_s` of its work, WorkerDied or
+    WorkerNotStarted."""
     slots = _slots.setdefault(asyncio.get_running_loop(), asyncio.Semaphore(WORKERS))
     async with slots:
         worker = _take()
         try:
-            async with asyncio.timeout(START_TIMEOUT_S):
-                await worker.ready()
+            await worker.ready()
             async with asyncio.timeout(timeout_s):
                 header, body = await worker.ask(header, body)
         except BaseException:  # it may still work on that page, or send its answer
             worker.kill()
             raise
-        if header["spent"] or len(_idle) >= WORKERS:
+        with _lock:
+            is_kept = not header["spent"] and len(_idle) < WORKERS
+            if is_kept:
+                _idle.append(worker)
+        if not is_kept:
             worker.kill()
-        else:
-            _idle.append(worker)
         return header, body
 
 
 def _take() -> Worker:
-    _all.difference_update([worker for worker in tuple(_all) if worker.has_ended() and worker not in _idle])
-    while _idle:
-        worker = _idle.pop()
-        if not worker.has_ended():
-            return worker
-        worker.kill()
-        _all.discard(worker)
-    worker = Worker()
-    _all.add(worker)
-    return worker
+    with _lock:
+        _all.difference_update([worker for worker in _all if worker not in _idle and worker.has_ended()])
+        while _idle:
+            worker = _idle.pop()
+            if not worker.has_ended():
+                return worker
+            worker.kill()
+            _all.discard(worker)
+        worker = Worker()
+        _all.add(worker)
+        return worker
 
 
 def stop_idle() -> None:
     """End the workers that are kept for the next page; blocks for a moment."""
-    while _idle:
-        worker = _idle.pop()
-        _all.discard(worker)
-        worker.kill()
-        worker.wait()
+    with _lock:
+        ended = list(_idle)
+        _idle.clear()
+        _all.difference_update(ended)
+    _end(ended)
 
 
 def stop() -> None:
     """End all workers, also those at work; blocks for a moment."""
-    _idle.clear()
-    while _all:
-        worker = _all.pop()
+    with _lock:
+        ended = list(_all)
+        _idle.clear()
+        _all.clear()
+    _end(ended)
+
+
+def _end(workers: list[Worker]) -> None:
+    for worker in workers:
         worker.kill()
         worker.wait()
 
 
 def _forget() -> None:
+    global _lock
+    _lock = threading.Lock()  # whoever held it is not in this process
     _idle.clear()
     _all.clear()
 

@@ -1,0 +1,26 @@
+"""The model that looks at a screenshot for `browser_vision`: one question, one picture, one answer in words."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Awaitable, Callable
+
+from pytest_hermes.models.conversation import Transcript
+from pytest_hermes.models.protocol import ChatModel
+
+TIMEOUT_S = 120.0
+
+
+def describer(model: ChatModel) -> Callable[[bytes, str], Awaitable[str]]:
+    """`ToolSettings.describe_image` by a vision model, which gets a PNG as an `image_url` part.
+
+    Raises what the model's client raises (`ModelError`, `ContextOverflow`).
+    """
+
+    async def describe(image: bytes, question: str) -> str:
+        url = f"data:image/png;base64,{base64.b64encode(image).decode()}"
+        parts = [{"type": "text", "text": question}, {"type": "image_url", "image_url": {"url": url}}]
+        answer = await model.complete(Transcript([{"role": "user", "content": parts}]), timeout_s=TIMEOUT_S)
+        return str(answer.message.get("content") or "The vision model gave no answer.")
+
+    return describe
