@@ -1,4 +1,4 @@
-"""Every tool set in 32 docker sandboxes at once: nothing fails, nothing waits for ever, nothing reaches another rollout."""
+"""Every tool set in 32 docker sandboxes at once: nothing fails and nothing reaches another rollout."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ TASKS = [
 
 
 def verify(v):
-    \"\"\"The agent's file is there, its shells and processes are not, and the verifier's own tools work beside it.\"\"\"
+    \"\"\"The agent's file is there, its shell's variables are not, and the verifier's tools work.\"\"\"
     own = v.task.id
     place = v.ctx.terminal(f"cat /w/{own}/made; ls /w; echo own=$OWN")
     extracted = v.ctx.web_extract([f"{SITE}/page/{own}"])["results"][0]["content"]
