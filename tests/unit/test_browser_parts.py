@@ -189,6 +189,16 @@ def test_devtools_methods_beyond_the_page_are_refused(method: str) -> None:
         cdp.check(method)
 
 
+def test_devtools_parameters_have_a_depth() -> None:
+    flat: dict[str, Any] = {"a": [{"b": [1, {"c": {}}]}] * 1000}
+    cdp.check_depth(flat)
+    deep: dict[str, Any] = {}
+    for _ in range(150):
+        deep = {"a": [deep]}
+    with pytest.raises(ToolFailure, match="nested deeper than 100 levels"):
+        cdp.check_depth(deep)
+
+
 def test_what_is_missing_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     settings = ToolSettings(browser_executable=str(tmp_path / "none"))
     monkeypatch.setattr("importlib.util.find_spec", lambda name: object())

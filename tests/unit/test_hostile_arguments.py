@@ -20,9 +20,7 @@ from pytest_hermes.tools.registry import TOOLS
 from pytest_hermes.tools.toolbox import Toolbox, ToolSettings
 from pytest_hermes.tools.toolsets import select_tools
 
-SETTINGS = ToolSettings(
-    terminal_timeout_s=5, max_foreground_timeout_s=5, default_result_size_chars=1 << 40, browser_timeout_s=5
-)
+SETTINGS = ToolSettings(terminal_timeout_s=5, max_foreground_timeout_s=5, default_result_size_chars=1 << 40)
 PARAMETERS = [(name, key) for name, tool in TOOLS.items() for key in tool.parameters["properties"]]
 DEEP = 10_000
 BIG = 10_000_000

@@ -153,9 +153,9 @@ def test_a_foreground_reader_gets_the_end_of_input(agent: Agent) -> None:
     assert agent.terminal('read -r x; echo "end $?"; cat; echo over', timeout=20)["output"] == "end 1\nover\n"
 
 
-@pytest.mark.parametrize("size", [60_000, 131_072, 1_000_000])
+@pytest.mark.parametrize("size", [60_000, 131_072, 400_000])
 def test_a_command_of_any_length(agent: Agent, size: int) -> None:
-    word = "it's 'ü' $HOME " * (size // 16)
+    word = "it's 'ü' $HOME " + "x" * size
     command = f"printf %s {shlex.quote(word)} | sha256sum; test -t 0 && exit 5"
     digest = hashlib.sha256(word.encode()).hexdigest()
     assert agent.terminal(command) == {"output": f"{digest}  -\n", "exit_code": 5, "error": None}

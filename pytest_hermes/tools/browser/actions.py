@@ -340,6 +340,7 @@ async def _evaluate(session: BrowserSession, expression: str, timeout_s: float) 
 async def cdp(session: BrowserSession, workspace: Workspace, arguments: Arguments) -> Result:
     method, params = arguments["method"], dict(arguments.get("params") or {})
     devtools.check(method)
+    devtools.check_depth(params)
     await session.tab()
     if method == "Page.navigate":
         params["url"] = await checked_address(

@@ -18,6 +18,8 @@ DOMAINS = frozenset(
     )
 )
 ALSO = frozenset(("Target.getTargets", "Target.getTargetInfo", "Browser.getVersion"))
+MAX_DEPTH = 100
+"""Chromium gives up at 300 levels, in silence."""
 REFUSED: Mapping[str, str] = {
     "DOM.setFileInputFiles": "it reads files of the machine that runs the browser",
     "Input.dispatchDragEvent": "it can drop files of the machine that runs the browser",
@@ -45,6 +47,17 @@ def check(method: str) -> None:
             f"browser_cdp: {method} is refused: it reaches beyond this page. Open are {', '.join(sorted(ALSO))} and "
             f"the domains {', '.join(sorted(DOMAINS))}."
         )
+
+
+def check_depth(params: Mapping[str, Any]) -> None:
+    """Raises ToolFailure for parameters that the browser would pass over without an answer."""
+    level: list[Any] = [params]
+    for _ in range(MAX_DEPTH):
+        level = [inner for outer in level for inner in (outer.values() if isinstance(outer, dict) else outer)]
+        level = [inner for inner in level if isinstance(inner, dict | list)]
+        if not level:
+            return
+    raise ToolFailure(f"browser_cdp: params are nested deeper than {MAX_DEPTH} levels. Make them flatter.")
 
 
 def shown_target(info: Mapping[str, Any]) -> dict[str, Any]:
