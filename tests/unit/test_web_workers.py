@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import select
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
@@ -101,6 +103,31 @@ async def test_a_worker_is_kept_and_a_dead_one_replaced() -> None:
     os.waitid(os.P_PID, worker.pid, os.WEXITED | os.WNOWAIT)
     assert (await extract(page("<p>three</p>"))).text == "three"
     assert worker not in workers._all
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("missing", ["interpreter", "interpreter's name", "descriptors", "processes"])
+async def test_a_worker_that_cannot_be_spawned_is_an_error_of_its_page(
+    missing: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.EMFILE if missing == "descriptors" else errno.EAGAIN, "none left")
+
+    before = sorted(os.listdir("/proc/self/fd"))
+    with monkeypatch.context() as patch:
+        if missing == "interpreter":
+            patch.setattr(sys, "executable", "/nonexistent/python")
+        elif missing == "interpreter's name":
+            patch.setattr(sys, "executable", None)
+        elif missing == "descriptors":
+            patch.setattr(socket, "socketpair", refuse)
+        else:
+            patch.setattr(subprocess, "Popen", refuse)
+        for _ in range(workers.WORKERS + 1):
+            with pytest.raises(ToolFailure, match="the process that reads them did not start"):
+                await extract(page("<p>one</p>"))
+    assert sorted(os.listdir("/proc/self/fd")) == before and not workers._all
+    assert (await extract(page("<p>two</p>"))).text == "two"
 
 
 @pytest.mark.asyncio

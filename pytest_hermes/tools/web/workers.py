@@ -36,28 +36,42 @@ class WorkerDied(Exception):
 
 
 class WorkerNotStarted(Exception):
-    """No worker can be had: it ended, or was not ready in time, before it got a page."""
+    """No worker can be had: it could not be spawned, ended, or was not ready in time, before it got a page."""
 
 
 class Worker:
-    """One process. `ask` it one thing at a time, from any loop."""
+    """One process. `ask` it one thing at a time, from any loop.
+
+    Raises WorkerNotStarted where the machine has no descriptor, process or interpreter for it.
+    """
 
     def __init__(self) -> None:
-        self._socket, theirs = socket.socketpair()
-        self._socket.setblocking(False)
+        if not sys.executable:
+            raise WorkerNotStarted("this Python does not know its own interpreter")
+        try:
+            self._socket, theirs = socket.socketpair()
+        except OSError as error:
+            raise WorkerNotStarted(str(error)) from error
         # The parent's path comes last, so that a file beside somebody's tests cannot stand for a standard module.
         bytecode = ["-B"] if sys.dont_write_bytecode else []
         path = [os.path.abspath(entry) for entry in sys.path]  # noqa: PTH100
         with theirs:
-            self._process = subprocess.Popen(
-                [sys.executable, "-I", *bytecode, "-c", _START, *path],
-                stdin=theirs.fileno(),
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                env={name: os.environ[name] for name in _ENVIRONMENT if name in os.environ},
-                cwd="/",
-                start_new_session=True,
-            )
+            try:
+                self._process = subprocess.Popen(
+                    [sys.executable, "-I", *bytecode, "-c", _START, *path],
+                    stdin=theirs.fileno(),
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.DEVNULL,
+                    env={name: os.environ[name] for name in _ENVIRONMENT if name in os.environ},
+                    cwd="/",
+                    start_new_session=True,
+                )
+            except BaseException as error:
+                self._socket.close()
+                if isinstance(error, OSError):
+                    raise WorkerNotStarted(str(error)) from error
+                raise
+        self._socket.setblocking(False)
         self.pid = self._process.pid
         self._is_ready = False
 
