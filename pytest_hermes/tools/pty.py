@@ -62,11 +62,31 @@ async def under_terminal(workspace: Workspace, command: str, *, typed: bool) -> 
         )
     line = maker.line(command, typed=typed)
     if len(line.encode(errors="surrogateescape")) > ARGUMENT_BYTES:
+        run = maker.line('eval "unset HERMES_PTY; $(cat "$HERMES_PTY"; rm -f "$HERMES_PTY")"', typed=typed)
         name = f"hermes-pty-{uuid.uuid4().hex[:12]}"
-        path = quote(await workspace.keep(name, command.encode(errors="surrogateescape")))
-        line = maker.line(f'eval "$(cat {path}; rm -f {path})"', typed=typed)
+        line = _FROM_FILE.replace("@NAME@", name).replace("@RUN@", run).replace("@COMMAND@", quote(command))
     return line
 
+
+# The line itself makes the file, by the shell's own printf, which takes any length: no file without a run.
+_FROM_FILE = """(
+for d in "${TMPDIR:-/tmp}" /tmp /var/tmp /dev/shm .; do
+  case $d in /*) ;; *) d=$(command pwd)/$d ;; esac
+  HERMES_PTY=$d/@NAME@
+  ( command umask 077; command printf %s @COMMAND@ >"$HERMES_PTY" ) 2>/dev/null && break
+  command rm -f "$HERMES_PTY" 2>/dev/null || :
+  HERMES_PTY=
+done
+case $HERMES_PTY in
+  '') command echo "terminal: the command was NOT run: with pty=true one of this length needs a directory for a file, \
+and TMPDIR, /tmp, /var/tmp, /dev/shm and the working directory cannot be written to" >&2; exit 126 ;;
+esac
+export HERMES_PTY
+c=0
+@RUN@ || c=$?
+command rm -f "$HERMES_PTY"
+exit $c
+)"""
 
 # Other programs of the name script lose the exit code.
 _PROBE = """for p in script python3; do
@@ -78,10 +98,12 @@ _PROBE = """for p in script python3; do
   echo "$p $q"; break
 done"""
 
-# A fifo that its reader holds open for writing, too: no end of file, on which script(1) sits for up to two seconds.
+# A pipe that its reader holds open for writing, too: no end of file, on which script(1) sits for up to two seconds. It
+# has no name (Linux opens one again below /proc), so it needs no directory that can be written to.
 # Programs that ask for a password or a key throw away what was typed before, so Ctrl-D comes again and again.
 _NOBODY_TYPES = f"""
-fifo=$(mktemp -u) && mkfifo -m 600 "$fifo" && exec 3<>"$fifo" && rm "$fifo" || exit
+: | {{
+exec 3<>/proc/self/fd/0 || exit
 printf '{END_OF_INPUT}' >&3
 while {{ sleep {TYPING_INTERVAL_S} || sleep 1; }} && kill -0 $$; do printf '\\004'; done >&3 2>/dev/null &
 @RUN@ <&3 3>&-
@@ -89,6 +111,7 @@ code=$?
 exec 2>/dev/null
 kill $!
 exit $code
+}}
 """.replace("\x04", "\\004")
 
 _INNER = (

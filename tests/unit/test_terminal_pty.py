@@ -74,7 +74,7 @@ def path_without(folder: Path, *programs: str) -> str:
 
 
 @pytest.fixture
-def make_agent(tmp_path: Path) -> Iterator[Callable[[str], Agent]]:
+def make_agent(tmp_path: Path) -> Iterator[Callable[..., Agent]]:
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, daemon=True)
     thread.start()
@@ -83,10 +83,10 @@ def make_agent(tmp_path: Path) -> Iterator[Callable[[str], Agent]]:
     def wait(work: Coroutine[Any, Any, Any]) -> Any:
         return asyncio.run_coroutine_threadsafe(asyncio.wait_for(work, 60), loop).result()
 
-    def make(kind: str) -> Agent:
+    def make(kind: str, env: dict[str, str] | None = None) -> Agent:
         backend, _, maker = kind.partition("-")
         hidden = {"script": (), "python3": ("script",), "none": ("script", "python")}[maker]
-        spec: dict[str, Any] = {}
+        spec: dict[str, Any] = {"env": dict(env or {})}
         if backend == "docker":
             from pytest_hermes.sandbox.docker import DockerProvider
 
@@ -97,7 +97,7 @@ def make_agent(tmp_path: Path) -> Iterator[Callable[[str], Agent]]:
 
             provider = LocalProvider(confine="on" if backend == "confined" else "off", root=tmp_path / "s")
             if hidden:
-                spec["env"] = {"PATH": path_without(tmp_path / "bin", *hidden)}
+                spec["env"]["PATH"] = path_without(tmp_path / "bin", *hidden)
         labels = Owner.here(run="pty-test").labels()
 
         async def create() -> Sandbox:
@@ -200,6 +200,34 @@ def test_the_shells_functions_are_not_in_the_way_of_a_terminal(make_agent: Calla
     agent = make_agent(kind)
     agent("terminal", command='for f in mktemp mkfifo rm printf sleep kill; do eval "$f() { return 9; }"; done')
     assert agent.terminal("cat; echo over", timeout=20) == {"output": "over\n", "exit_code": 0, "error": None}
+
+
+UNUSABLE = ("/nonexistent", "/proc", "/dev/null", "relative", " ", "-x")
+
+
+def test_no_temporary_directory_is_no_hindrance(agent: Agent) -> None:
+    for folder in UNUSABLE:
+        agent("terminal", command=f"export TMPDIR={shlex.quote(folder)}")
+        for command in ("cat; test -t 0 && exit 5", f"cat; test -t 0 && exit 5 # {'x' * 150_000}"):
+            assert agent.terminal(command, timeout=20) == {"output": "", "exit_code": 5, "error": None}, folder
+    assert agent("terminal", command="ls -d /tmp/hermes-pty-* relative")["exit_code"] != 0
+
+
+@pytest.mark.parametrize("kind", ["local-script", "local-python3"])
+def test_a_long_command_that_is_not_run_leaves_no_file(
+    make_agent: Callable[..., Agent], kind: str, tmp_path: Path
+) -> None:
+    folder = tmp_path / "t"
+    folder.mkdir()
+    agent = make_agent(kind, {"TMPDIR": str(folder)})
+    long = f"echo ran # {'x' * 150_000}"
+    for background in (False, True):
+        assert agent.terminal(long, workdir="/nonexistent", background=background)["exit_code"] != 0
+    agent("terminal", command="export TMPDIR=/proc")
+    failed = agent.terminal(long, background=True)
+    assert failed["exit_code"] == -1 and "could not be started: mkdir" in failed["error"]
+    assert agent.terminal(long) == {"output": "ran\n", "exit_code": 0, "error": None}
+    assert list(folder.glob("hermes-pty-*")) == []
 
 
 def test_a_time_out_ends_everything_that_it_started(agent: Agent) -> None:
