@@ -252,3 +252,19 @@ def test_a_vision_model_gets_the_question_and_the_picture() -> None:
     assert asked["role"] == "user" and text == {"type": "text", "text": "What is it?"}
     url = image["image_url"]["url"]
     assert url.startswith("data:image/png;base64,") and base64.b64decode(url.partition(",")[2]) == b"\x89PNG picture"
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        ([{"type": "text", "text": "a "}, {"type": "text", "text": "form"}], "a form"),
+        ([{"type": "reasoning", "summary": "hm"}, {"type": "text", "text": "a form"}, "!"], "a form!"),
+        ([{"type": "text", "text": None}], "The vision model gave no answer."),
+        ([], "The vision model gave no answer."),
+        (None, "The vision model gave no answer."),
+    ],
+)
+def test_an_answer_in_parts_is_told_as_their_text(content: Any, told: str) -> None:
+    message = {"role": "assistant", "content": content}
+    body = {"choices": [{"index": 0, "message": message, "finish_reason": "stop"}], "model": "eyes"}
+    assert asyncio.run(_one_answer(body))[0] == told

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 from pytest_hermes.models.conversation import Transcript
 from pytest_hermes.models.protocol import ChatModel
@@ -21,6 +22,14 @@ def describer(model: ChatModel) -> Callable[[bytes, str], Awaitable[str]]:
         url = f"data:image/png;base64,{base64.b64encode(image).decode()}"
         parts = [{"type": "text", "text": question}, {"type": "image_url", "image_url": {"url": url}}]
         answer = await model.complete(Transcript([{"role": "user", "content": parts}]), timeout_s=TIMEOUT_S)
-        return str(answer.message.get("content") or "The vision model gave no answer.")
+        return _text(answer.message.get("content")) or "The vision model gave no answer."
 
     return describe
+
+
+def _text(content: Any) -> str:
+    """The words of an answer, whose content is a string or, from some endpoints, a list of parts."""
+    if not isinstance(content, list):
+        return str(content or "")
+    texts = [part.get("text") if isinstance(part, dict) else part for part in content]
+    return "".join(text for text in texts if isinstance(text, str))
