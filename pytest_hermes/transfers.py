@@ -2,7 +2,8 @@
 downloads through an archive that is spooled to disk. Any name goes, modes are kept, sizes are checked.
 
 All functions run on the engine's loop; archives are made and unpacked in threads. What goes wrong with files of a
-living sandbox is in the results, as `ToolContext` documents them; a lost sandbox is raised.
+living sandbox is in the results, as `ToolContext` documents them; a lost sandbox is raised. What could be read is kept:
+a file that was written to meanwhile is a success with a `warning`, one that could not be read (whole) is not.
 """
 
 from __future__ import annotations
@@ -16,14 +17,14 @@ import posixpath
 import tarfile
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
 from pytest_hermes import unpacking
 from pytest_hermes.errors import SandboxError, SandboxLost, TransferError
-from pytest_hermes.sandbox.spool import spooled
+from pytest_hermes.sandbox.spool import Spooled, spooled
 
 if TYPE_CHECKING:
-    from pytest_hermes.sandbox.protocol import Sandbox
+    from pytest_hermes.sandbox.protocol import ReadProblem, Sandbox
 
 BATCH_BYTES = 8_000_000
 BATCH_FILES = 1_000
@@ -211,10 +212,10 @@ async def download_file(sandbox: Sandbox, place: str, target: Path) -> Result:
     """Copy the file at the absolute path `place`; symbolic links in the sandbox are followed there."""
     current = place
     for _ in range(MAX_LINKS):
-        async with _fetched(sandbox, current) as archive:
-            found = archive if isinstance(archive, str) else await asyncio.to_thread(_save, archive, current, target)
-        if isinstance(found, int):
-            return {"success": True, "bytes": found}
+        async with _fetched(sandbox, current) as fetched:
+            found = fetched if isinstance(fetched, str) else await asyncio.to_thread(_save, fetched, current, target)
+        if isinstance(found, dict):
+            return found
         if not isinstance(found, _Link):
             return {"success": False, "error": found}
         current = posixpath.normpath(posixpath.join(posixpath.dirname(current), found))
@@ -225,11 +226,11 @@ class _Link(str):
     """Where a symbolic link points."""
 
 
-def _save(archive: IO[bytes], place: str, target: Path) -> int | str:
-    """Unpack the one file of an archive; its size, or a `_Link`, or why it could not be done."""
+def _save(fetched: Spooled, place: str, target: Path) -> Result | str:
+    """Unpack the one file of an archive; its result, or a `_Link`, or why it could not be done."""
     try:
-        with unpacking.opened(archive) as tar:
-            member = next(unpacking.members(archive, tar))
+        with unpacking.opened(fetched.archive) as tar:
+            member = next(unpacking.members(fetched.archive, tar))
             if member.isdir():
                 return f"{place} is a directory; use download_dir"
             if member.issym():
@@ -243,9 +244,13 @@ def _save(archive: IO[bytes], place: str, target: Path) -> int | str:
             target.parent.mkdir(parents=True, exist_ok=True)
             parent = os.open(target.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             try:
-                return unpacking.write(tar, member, parent, target.name)
+                size = unpacking.write(tar, member, parent, target.name)
             finally:
                 os.close(parent)
+        result: Result = {"success": True, "bytes": size}
+        for problem in fetched.problems:
+            result |= _told(problem, f"{place}: {problem.reason}")
+        return result
     except OSError as error:
         return f"{target}: {unpacking.reason(error)}"
     except TransferError as error:
@@ -254,16 +259,16 @@ def _save(archive: IO[bytes], place: str, target: Path) -> int | str:
 
 async def download_directory(sandbox: Sandbox, place: str, target: Path) -> list[Result]:
     """Copy what is below the directory at the absolute path `place`, directories without files included."""
-    async with _fetched(sandbox, place) as archive:
-        if isinstance(archive, str):
-            return [{"success": False, "error": archive}]
-        return await asyncio.to_thread(_unpack, archive, place, target)
+    async with _fetched(sandbox, place) as fetched:
+        if isinstance(fetched, str):
+            return [{"success": False, "error": fetched}]
+        return await asyncio.to_thread(_unpack, fetched, place, target)
 
 
-def _unpack(archive: IO[bytes], place: str, target: Path) -> list[Result]:
+def _unpack(fetched: Spooled, place: str, target: Path) -> list[Result]:
     try:
-        with unpacking.opened(archive) as tar:
-            found = unpacking.members(archive, tar)
+        with unpacking.opened(fetched.archive) as tar:
+            found = unpacking.members(fetched.archive, tar)
             first = next(found)
             if not first.isdir():
                 return [{"success": False, "error": f"{place} is not a directory; use download_file"}]
@@ -280,7 +285,24 @@ def _unpack(archive: IO[bytes], place: str, target: Path) -> list[Result]:
         return [{"success": False, "error": f"{target}: {unpacking.reason(error)}"}]
     except TransferError as error:
         return [{"success": False, "error": f"{place}: {error}"}]
-    return [_downloaded(place, member) for member in done if member.error or member.size is not None]
+    results = [_downloaded(place, member) for member in done if member.error or member.size is not None]
+    files = {entry["path"]: entry for entry in results if "path" in entry}
+    for problem in fetched.problems:
+        name = inner(problem.name)
+        if name in files:
+            files[name] |= _told(problem, problem.reason)
+        elif problem.has_changed_only:  # a directory that got or lost an entry meanwhile
+            continue
+        elif name:
+            results.append(_told(problem, problem.reason) | {"path": name})
+        else:
+            results.append(_told(problem, f"{place}: {problem.reason}"))
+    return results
+
+
+def _told(problem: ReadProblem, text: str) -> Result:
+    """What a problem adds to a file's result: what was read of a file that is being written to is good."""
+    return {"warning": text} if problem.has_changed_only else {"success": False, "error": text}
 
 
 def _downloaded(place: str, member: unpacking.Unpacked) -> Result:
@@ -292,17 +314,13 @@ def _downloaded(place: str, member: unpacking.Unpacked) -> Result:
 
 
 @contextlib.asynccontextmanager
-async def _fetched(sandbox: Sandbox, place: str) -> AsyncIterator[IO[bytes] | str]:
+async def _fetched(sandbox: Sandbox, place: str) -> AsyncIterator[Spooled | str]:
     """The archive of a file or directory, from its start, or why there is none."""
     async with contextlib.AsyncExitStack() as stack:
-        found: IO[bytes] | str
+        found: Spooled | str
         try:
             async with _judged(sandbox):
                 found = await stack.enter_async_context(spooled(sandbox, place, max_bytes=DOWNLOAD_MAX_BYTES))
-        except FileNotFoundError:
-            found = f"No such file or directory: {place}"
-        except (NotADirectoryError, PermissionError) as error:
-            found = f"{error.strerror}: {place}"
         except (TransferError, ValueError) as error:
             found = str(error)
         yield found
@@ -316,6 +334,10 @@ async def _judged(sandbox: Sandbox) -> AsyncIterator[None]:
         yield
     except (SandboxLost, TransferError):
         raise
+    except OSError as error:
+        await sandbox.check()
+        where = f": {error.filename}" if error.filename else ""
+        raise TransferError(f"{unpacking.reason(error)}{where}") from error
     except SandboxError as error:
         await sandbox.check()
         raise TransferError(str(error)) from error

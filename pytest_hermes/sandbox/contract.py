@@ -40,6 +40,7 @@ from pytest_hermes.sandbox.contract_case import (
 )
 from pytest_hermes.sandbox.labels import Owner
 from pytest_hermes.sandbox.protocol import OutputTooLarge, Sandbox, SandboxProvider, StreamsTar
+from pytest_hermes.sandbox.spool import spooled
 from pytest_hermes.task import SandboxSpec
 
 
@@ -266,16 +267,89 @@ class SandboxContract:
 
     @in_sandbox()
     async def test_a_pipe_is_no_file(self, sandbox: Sandbox) -> None:
-        await sandbox.exec("mkfifo pipe other")
-        async with asyncio.timeout(30):
-            with pytest.raises((OSError, SandboxError), match="regular file"):
-                await sandbox.read_file("pipe")
-            try:
-                await sandbox.write_file("other", b"x")
-            except (OSError, SandboxError) as error:
-                assert "regular file" in str(error)
-            else:
-                assert await sandbox.read_file("other") == b"x"
+        """What is neither file nor directory is refused, and still there afterwards."""
+        await sandbox.exec("mkfifo pipe; ln -s pipe link")
+        async with asyncio.timeout(60):
+            for place in ("pipe", "link", "/dev/null"):
+                with pytest.raises((OSError, SandboxError), match="regular file"):
+                    await sandbox.read_file(place)
+                with pytest.raises(OSError, match="regular file"):
+                    await sandbox.write_file(place, b"x")
+            with pytest.raises(OSError, match=r"."):
+                await sandbox.write_file("/proc/version", b"x")
+            with pytest.raises(TransferError):
+                await sandbox.upload_tar(archive_of({"null": (b"x", 0o644)}), "/dev")
+        assert (await sandbox.exec("test -p pipe && test -L link && test -c /dev/null")).exit_code == 0
+
+    @in_sandbox()
+    async def test_no_file_takes_the_place_of_a_directory(self, sandbox: Sandbox) -> None:
+        await sandbox.exec("mkdir -p top/full/src top/empty; echo precious >top/full/src/main.c; ln -s top/full link")
+        for name in ("top/full", "top/empty", "link"):
+            with pytest.raises(IsADirectoryError):
+                await sandbox.write_file(name, b"x")
+        for name in ("full", "empty"):
+            with pytest.raises(TransferError):
+                await sandbox.upload_tar(archive_of({name: (b"x", 0o644)}), "top")
+        assert await sandbox.read_file("top/full/src/main.c") == b"precious\n"
+        assert (await sandbox.exec("test -d top/empty && test -L link")).exit_code == 0
+
+    @in_sandbox()
+    async def test_files_are_written_through_links(self, sandbox: Sandbox) -> None:
+        await sandbox.write_file("there/file", b"old")
+        await sandbox.exec("ln -s there/file link; ln -s there/new dangling; ln -s there folder")
+        for name in ("link", "dangling", "folder/below"):
+            await sandbox.write_file(name, b"new")
+        for name in ("there/file", "there/new", "there/below"):
+            assert await sandbox.read_file(name) == b"new"
+        assert (await sandbox.exec("test -L link && test -L dangling && test -L folder")).exit_code == 0
+
+    @in_sandbox()
+    async def test_memory_file_systems(self, sandbox: Sandbox) -> None:
+        """Files of /dev/shm go both ways, also through a link to it."""
+        top = f"/dev/shm/{RUN}"
+        try:
+            await sandbox.write_file(f"{top}/file", b"1")
+            assert (await sandbox.exec(["cat", f"{top}/file"])).stdout == b"1"
+            await sandbox.exec(["sh", "-c", f"printf 2 >{top}/theirs; ln -s {top} shm"])
+            assert await sandbox.read_file(f"{top}/theirs") == await sandbox.read_file("shm/theirs") == b"2"
+            for place in (f"{top}/new/place", "shm/sent", "shm"):
+                await sandbox.upload_tar(archive_of({"sent": (b"3", 0o640)} if place != "shm" else {}), place)
+            assert (await sandbox.exec(["cat", f"{top}/new/place/sent", f"{top}/sent/sent"])).stdout == b"33"
+            with tarfile.open(fileobj=io.BytesIO(await sandbox.download_tar(top))) as opened:
+                names = {member.name for member in opened if member.isreg()}
+            assert names == {f"{RUN}/{name}" for name in ("file", "theirs", "new/place/sent", "sent/sent")}
+            with pytest.raises(FileNotFoundError):
+                await sandbox.download_tar(f"{top}/none")
+            if isinstance(sandbox, StreamsTar):
+                chunks = bytearray()
+
+                async def add(data: bytes) -> None:
+                    chunks.extend(data)
+
+                await sandbox.stream_tar(f"{top}/theirs", add, max_bytes=1_000_000)
+                with tarfile.open(fileobj=io.BytesIO(chunks)) as opened:
+                    assert opened.getnames() == ["theirs"]
+        finally:
+            await sandbox.exec(["rm", "-rf", top])
+
+    @in_sandbox()
+    async def test_a_file_that_grows_keeps_no_other_back(self, sandbox: Sandbox) -> None:
+        """A log that is being written to is no failure of an archive; the other files are in it."""
+        await sandbox.exec("mkdir live; echo keep >live/result.txt")
+        await sandbox.exec("(while :; do date; done >>live/server.log) >/dev/null 2>&1 &")
+        for _ in range(5):
+            async with spooled(sandbox, "live", max_bytes=100_000_000) as found:
+                with tarfile.open(fileobj=found.archive) as opened:
+                    assert {"live/result.txt", "live/server.log"} <= set(opened.getnames())
+                assert all(problem.has_changed_only for problem in found.problems)
+
+    @in_sandbox()
+    async def test_files_without_a_size_of_their_own(self, sandbox: Sandbox) -> None:
+        """/proc shows sizes of 0: an archive says so instead of holding empty files."""
+        assert b"version" in await sandbox.read_file("/proc/version")
+        for place in ("/proc/version", "/proc/self/net"):
+            with pytest.raises(OSError, match="size of their own"):
+                await sandbox.download_tar(place)
 
     @in_sandbox()
     async def test_big_file(self, sandbox: Sandbox) -> None:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import contextlib
 import io
 import json
 import posixpath
-import stat
 import tarfile
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
@@ -73,6 +72,22 @@ def _not_there(error: aiodocker.DockerError, path: str) -> Exception:
     return translated(error, path)
 
 
+def _stat(response: aiohttp.ClientResponse) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(base64.b64decode(response.headers["X-Docker-Container-Path-Stat"]))
+    return found
+
+
+async def nearest(client: aiodocker.Docker, container: str, path: str) -> str:
+    """The nearest of `path` and its parents that the daemon finds; where that is a link, the end of it."""
+    while path != "/":
+        try:
+            async with client._query(f"containers/{container}/archive", method="HEAD", params={"path": path}) as found:
+                return str(_stat(found)["linkTarget"] or path)
+        except json.JSONDecodeError:  # a 404: aiodocker reads an error's text, and an answer to HEAD has none
+            path = posixpath.dirname(path)
+    return path
+
+
 async def read(client: aiodocker.Docker, container: str, path: str, *, max_bytes: int) -> bytes:
     """One regular file's bytes; symbolic links are followed inside the container."""
     current = path
@@ -90,7 +105,7 @@ async def _read_once(client: aiodocker.Docker, container: str, path: str, *, giv
 
     try:
         async with _archive(client, container, path) as response:
-            found: dict[str, Any] = json.loads(base64.b64decode(response.headers["X-Docker-Container-Path-Stat"]))
+            found = _stat(response)
             mode = int(found["mode"])
             if mode & _GO_DIRECTORY:
                 raise IsADirectoryError(21, "Is a directory", given)
@@ -107,16 +122,6 @@ async def _read_once(client: aiodocker.Docker, container: str, path: str, *, giv
         if content is None:
             raise OSError(22, "Not a regular file", given)
         return content.read()
-
-
-def single_file(name: str, data: bytes, mode: int) -> bytes:
-    """An archive with one file, owned by root."""
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w") as archive:
-        info = tarfile.TarInfo(name)
-        info.size, info.mode, info.mtime = len(data), stat.S_IMODE(mode), int(time.time())
-        archive.addfile(info, io.BytesIO(data))
-    return buffer.getvalue()
 
 
 def below(archive: bytes, destination: str) -> bytes:
@@ -146,16 +151,19 @@ def below(archive: bytes, destination: str) -> bytes:
     return buffer.getvalue()
 
 
-async def send(client: aiodocker.Docker, container: str, directory: str, archive: bytes) -> None:
-    """Unpack an archive below an existing `directory`, as root. TransferError."""
+async def send(client: aiodocker.Docker, container: str, archive: bytes, destination: str) -> None:
+    """Unpack an archive below `destination`, made if missing, as root. TransferError, also for a file that would take a
+    directory's place: the daemon would otherwise remove that with all that is in it."""
     import aiodocker
 
+    moved = await asyncio.to_thread(below, archive, destination)
+    params = {"path": "/", "noOverwriteDirNonDir": "true"}
     try:
         async with client._query(
-            f"containers/{container}/archive", method="PUT", params={"path": directory}, data=io.BytesIO(archive)
+            f"containers/{container}/archive", method="PUT", params=params, data=io.BytesIO(moved)
         ):
             pass
     except aiodocker.DockerError as error:
         if error.status == 404 and "no such container" in str(error.message).lower():
-            raise translated(error, directory) from error
-        raise TransferError(f"could not unpack {len(archive)} bytes below {directory}: {error.message}") from error
+            raise translated(error, destination) from error
+        raise TransferError(f"could not unpack {len(archive)} bytes below {destination}: {error.message}") from error

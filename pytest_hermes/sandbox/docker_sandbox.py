@@ -4,17 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import json
 import secrets
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from pytest_hermes.errors import SandboxError, SandboxKilled, SandboxLost
+from pytest_hermes.errors import SandboxError, SandboxKilled, SandboxLost, TransferError
 from pytest_hermes.sandbox import docker_archive
 from pytest_hermes.sandbox.docker_client import translated
 from pytest_hermes.sandbox.docker_exec import DockerExec, DockerStream, ExecEnd, kill_inside
-from pytest_hermes.sandbox.files import absolute
+from pytest_hermes.sandbox.files import (
+    absolute,
+    pack_by_exec,
+    read_by_exec,
+    stream_by_exec,
+    unpack_by_exec,
+    write_by_exec,
+)
 from pytest_hermes.sandbox.output import OutputWindow
 from pytest_hermes.sandbox.proctable import EXEC_VARIABLE
 from pytest_hermes.sandbox.protocol import Command, ExecResult
@@ -28,8 +36,17 @@ _BASH_OR_SH = 'if command -v bash >/dev/null 2>&1; then exec bash -c "$0"; else 
 _BASH_OR_SH_FILE = 'if command -v bash >/dev/null 2>&1; then exec bash "$0"; else exec sh "$0"; fi'
 
 
+_KERNEL_MOUNTS = ("/proc", "/sys", "/dev")
+
+
 class DockerSandbox:
-    """A running container. Made by `DockerProvider.create`; `id` is the container's name."""
+    """A running container. Made by `DockerProvider.create`; `id` is the container's name.
+
+    Files move over the daemon's archive endpoint, which is fast and needs no program in the image, but looks at the
+    image's layers and volumes from outside: what is mounted inside only (`/dev/shm`, other tmpfs, `/proc`) is not
+    there, or is the empty directory below. Such places are read and written by commands, as are single files, for which
+    that takes no longer and which must not replace what is no file.
+    """
 
     backend = "docker"
 
@@ -45,6 +62,8 @@ class DockerSandbox:
         self.container_id: str = info["Id"]
         self.workdir: str = info["Config"]["WorkingDir"] or "/"
         self.home = home
+        self._hidden = (*_KERNEL_MOUNTS, *(info["HostConfig"].get("Tmpfs") or {}))
+        self._hidden += tuple(mount["Destination"] for mount in info["Mounts"] if mount["Type"] == "tmpfs")
         self._client = client
         self._container = container
         self._started_at = int(time.time()) - 60
@@ -121,17 +140,30 @@ class DockerSandbox:
         if len(command) <= _ARGUMENT_MAX:
             return ["sh", "-c", _BASH_OR_SH, command]
         path = f"/tmp/.command-{secrets.token_hex(6)}"
-        await self.write_file(path, command.encode(errors="surrogateescape"))
+        try:
+            await self.write_file(path, command.encode(errors="surrogateescape"))
+        except OSError as error:
+            raise TransferError(f"docker sandbox {self.id}: a long command needs {path}: {error}") from error
         return ["sh", "-c", _BASH_OR_SH_FILE, path]
 
     async def open_stream(
         self, argv: Sequence[str], *, cwd: str | None = None, env: Mapping[str, str] | None = None
     ) -> DockerStream:
         """See `Sandbox.open_stream`."""
+        return await self._open_stream(argv, cwd=cwd, env=env)
+
+    async def _open_stream(
+        self,
+        argv: Sequence[str],
+        *,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        user: str | None = None,
+    ) -> DockerStream:
         self._require_open()
         start = absolute(cwd or self.workdir, self.workdir)
         async with self._errors("open a stream"):
-            running = await DockerExec.start(self._container, argv, env=env or {}, cwd=start, stdin=True)
+            running = await DockerExec.start(self._container, argv, env=env or {}, user=user, cwd=start, stdin=True)
         stream = DockerStream(running, self._streams.discard)
         self._streams.add(stream)
         return stream
@@ -165,34 +197,53 @@ class DockerSandbox:
     async def read_file(self, path: str, *, max_bytes: int = 64_000_000) -> bytes:
         """See `Sandbox.read_file`."""
         path = await self._path(path)
-        async with self._errors(f"read {path}"):
-            return await docker_archive.read(self._client, self.container_id, path, max_bytes=max_bytes)
+        if not self._is_hidden(path):
+            with contextlib.suppress(FileNotFoundError):
+                async with self._errors(f"read {path}"):
+                    return await docker_archive.read(self._client, self.container_id, path, max_bytes=max_bytes)
+        return await read_by_exec(self, path, max_bytes=max_bytes)
 
     async def write_file(self, path: str, data: bytes, *, mode: int = 0o644) -> None:
         """See `Sandbox.write_file`."""
-        path = await self._path(path)
-        archive = docker_archive.single_file(path.lstrip("/"), data, mode)
-        async with self._errors(f"write {path}"):
-            await docker_archive.send(self._client, self.container_id, "/", archive)
+        await write_by_exec(self, absolute(path, self.workdir), data, mode=mode)
 
     async def upload_tar(self, archive: bytes, destination: str) -> None:
         """See `Sandbox.upload_tar`."""
         destination = await self._path(destination)
-        moved = await asyncio.to_thread(docker_archive.below, archive, destination)
         async with self._errors(f"upload to {destination}"):
-            await docker_archive.send(self._client, self.container_id, "/", moved)
+            if self._is_hidden(destination) or self._is_hidden(
+                await docker_archive.nearest(self._client, self.container_id, destination)
+            ):
+                await unpack_by_exec(self, archive, destination)
+                return
+            await docker_archive.send(self._client, self.container_id, archive, destination)
 
     async def download_tar(self, source: str, *, max_bytes: int = 512_000_000) -> bytes:
         """See `Sandbox.download_tar`."""
         source = await self._path(source)
-        async with self._errors(f"download {source}"):
-            return await docker_archive.fetch(self._client, self.container_id, source, max_bytes=max_bytes)
+        if not self._is_hidden(source, below=True):
+            with contextlib.suppress(FileNotFoundError):
+                async with self._errors(f"download {source}"):
+                    return await docker_archive.fetch(self._client, self.container_id, source, max_bytes=max_bytes)
+        return await pack_by_exec(self, source, max_bytes=max_bytes)
 
     async def stream_tar(self, source: str, add: Callable[[bytes], Awaitable[None]], *, max_bytes: int) -> None:
         """See `StreamsTar`."""
         source = await self._path(source)
-        async with self._errors(f"download {source}"):
-            await docker_archive.stream(self._client, self.container_id, source, add, max_bytes=max_bytes)
+        if not self._is_hidden(source, below=True):
+            with contextlib.suppress(FileNotFoundError):  # the first answer of the daemon: nothing was added then
+                async with self._errors(f"download {source}"):
+                    await docker_archive.stream(self._client, self.container_id, source, add, max_bytes=max_bytes)
+                    return
+        as_root = functools.partial(self._open_stream, user="root")
+        await stream_by_exec(self, source, add, max_bytes=max_bytes, opened=as_root)
+
+    def _is_hidden(self, path: str, *, below: bool = False) -> bool:
+        """Whether `path` lies where the daemon does not see what the container sees; with `below`, or has such a place
+        in it (but "/": its /proc is nobody's files)."""
+        if below and path != "/" and any(mount.startswith(f"{path}/") for mount in self._hidden):
+            return True
+        return any(path == mount or path.startswith(f"{mount}/") for mount in self._hidden)
 
     async def _path(self, path: str) -> str:
         # The daemon moves files in and out of stopped containers as well, without a word.

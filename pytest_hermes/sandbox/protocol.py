@@ -10,6 +10,7 @@ import dataclasses
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Protocol, runtime_checkable
 
+from pytest_hermes.errors import TransferError
 from pytest_hermes.task import SandboxSpec
 
 Command = str | Sequence[str]
@@ -102,15 +103,25 @@ class Sandbox(Protocol):
         ...
 
     async def write_file(self, path: str, data: bytes, *, mode: int = 0o644) -> None:
-        """Write a file, as root, making missing parent directories."""
+        """Write a file, as root, making missing parent directories; a symbolic link is written through.
+
+        OSError, with nothing changed, where something else is in the way: a directory (IsADirectoryError), a pipe,
+        socket or device (EINVAL).
+        """
         ...
 
     async def upload_tar(self, archive: bytes, destination: str) -> None:
-        """Unpack a tar archive below `destination` (made if missing), as root, modes kept. Raises TransferError."""
+        """Unpack a tar archive below `destination` (made if missing), as root, modes kept. Raises TransferError.
+
+        A file never takes the place of a directory.
+        """
         ...
 
     async def download_tar(self, source: str, *, max_bytes: int = 512_000_000) -> bytes:
-        """A tar archive of `source` (file or directory; member names relative to its parent). FileNotFoundError."""
+        """A tar archive of `source` (file or directory; member names relative to its parent).
+
+        FileNotFoundError; OSError with a reason where nothing can be read; PartlyRead where only something can.
+        """
         ...
 
     async def check(self) -> None:
@@ -127,12 +138,32 @@ class StreamsTar(Protocol):
     """What a sandbox may offer besides: archives that need not fit into memory."""
 
     async def stream_tar(self, source: str, add: Callable[[bytes], Awaitable[None]], *, max_bytes: int) -> None:
-        """As `Sandbox.download_tar`; the archive goes to `add` in chunks."""
+        """As `Sandbox.download_tar`; the archive goes to `add` in chunks, all of it before a PartlyRead."""
         ...
 
 
 class OutputTooLarge(ValueError):
     """A file or archive is larger than the caller allowed."""
+
+
+@dataclasses.dataclass(frozen=True)
+class ReadProblem:
+    """What was wrong with one file while an archive was made. `name` is its name in the archive, "" if not known."""
+
+    name: str
+    reason: str
+    has_changed_only: bool = False
+    """The file was written to meanwhile; the archive has it as it was read."""
+
+
+class PartlyRead(TransferError):
+    """An archive is there but has not everything as it should be; `archive` is None where it was streamed."""
+
+    def __init__(self, source: str, problems: Sequence[ReadProblem], archive: bytes | None = None) -> None:
+        first = problems[0]
+        super().__init__(f"{source}: {len(problems)} could not be read whole: {first.name or source}: {first.reason}")
+        self.problems = tuple(problems)
+        self.archive = archive
 
 
 @dataclasses.dataclass(frozen=True)

@@ -4,29 +4,44 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import tempfile
 from collections.abc import AsyncIterator
 from typing import IO
 
 from pytest_hermes import unpacking
 from pytest_hermes.errors import TransferError
-from pytest_hermes.sandbox.protocol import Sandbox, StreamsTar
+from pytest_hermes.sandbox.protocol import PartlyRead, ReadProblem, Sandbox, StreamsTar
 
 SPOOL_BYTES = 8_000_000
 """An archive is kept in memory up to here, and in a temporary file beyond."""
 HELD_BYTES = 1_000_000
 
 
-@contextlib.asynccontextmanager
-async def spooled(sandbox: Sandbox, source: str, *, max_bytes: int) -> AsyncIterator[IO[bytes]]:
-    """The tar archive of the file or directory `source`, at its start.
+@dataclasses.dataclass(frozen=True)
+class Spooled:
+    """An archive at its start, and what could not be read for it."""
 
-    Raises what `Sandbox.download_tar` raises, and TransferError when this machine's disk is full.
+    archive: IO[bytes]
+    problems: tuple[ReadProblem, ...] = ()
+
+
+@contextlib.asynccontextmanager
+async def spooled(sandbox: Sandbox, source: str, *, max_bytes: int) -> AsyncIterator[Spooled]:
+    """The tar archive of the file or directory `source`, or of what could be read of it.
+
+    Raises what `Sandbox.download_tar` raises but PartlyRead, and TransferError when this machine's disk is full.
     """
     with tempfile.SpooledTemporaryFile(max_size=SPOOL_BYTES, buffering=0) as spool:
-        await _fetch(sandbox, source, spool, max_bytes)
+        problems: tuple[ReadProblem, ...] = ()
+        try:
+            await _fetch(sandbox, source, spool, max_bytes)
+        except PartlyRead as error:
+            problems = error.problems
+            if error.archive is not None:
+                _write(spool, error.archive)
         spool.seek(0)
-        yield spool
+        yield Spooled(spool, problems)
 
 
 async def _fetch(sandbox: Sandbox, source: str, spool: IO[bytes], max_bytes: int) -> None:
@@ -41,7 +56,11 @@ async def _fetch(sandbox: Sandbox, source: str, spool: IO[bytes], max_bytes: int
             await asyncio.to_thread(_write, spool, bytes(held))
             held.clear()
 
-    await sandbox.stream_tar(source, add, max_bytes=max_bytes)
+    try:
+        await sandbox.stream_tar(source, add, max_bytes=max_bytes)
+    except PartlyRead:
+        await asyncio.to_thread(_write, spool, bytes(held))
+        raise
     await asyncio.to_thread(_write, spool, bytes(held))
 
 

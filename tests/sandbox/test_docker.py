@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import os
 import secrets
 import subprocess
 import sys
+import tarfile
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,7 +23,7 @@ from pytest_hermes.errors import (
     SandboxUnavailable,
     TaskError,
 )
-from pytest_hermes.sandbox.contract_case import RUN, request, sleepers, unique_seconds
+from pytest_hermes.sandbox.contract_case import RUN, archive_of, request, sleepers, unique_seconds
 from pytest_hermes.sandbox.docker import DockerProvider
 from pytest_hermes.sandbox.docker_exec import DockerExec
 from pytest_hermes.sandbox.docker_sandbox import DockerSandbox
@@ -112,6 +115,29 @@ def test_command_that_starts_after_its_time(image: str, monkeypatch: pytest.Monk
     assert order[: order.index("kill")] == ["not yet", "not yet", "not yet", "running"]
 
 
+def test_files_of_a_tmpfs(image: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the daemon does not see comes and goes by commands, as part of a directory too."""
+    real = DockerProvider._configuration
+
+    def with_tmpfs(provider: DockerProvider, *arguments: Any) -> dict[str, Any]:
+        found = real(provider, *arguments)
+        found["HostConfig"]["Tmpfs"] = {"/app/cache": ""}
+        return found
+
+    monkeypatch.setattr(DockerProvider, "_configuration", with_tmpfs)
+
+    async def body(sandbox: DockerSandbox) -> None:
+        await sandbox.exec("echo 1 >/app/one; ln -s cache /app/link", user="root")
+        await sandbox.upload_tar(archive_of({"two": (b"2\n", 0o644)}), "/app/link")
+        await sandbox.write_file("/app/link/deep/three", b"3\n")
+        assert (await sandbox.exec("cat /app/one /app/cache/two /app/cache/deep/three")).stdout == b"1\n2\n3\n"
+        assert await sandbox.read_file("/app/link/two") == b"2\n"
+        with tarfile.open(fileobj=io.BytesIO(await sandbox.download_tar("/app"))) as opened:
+            assert {"app/one", "app/cache/two", "app/cache/deep/three"} <= set(opened.getnames())
+
+    inside(SandboxSpec(image=image, user="1234"), body)
+
+
 def test_container_is_labelled_and_named(image: str) -> None:
     async def body(sandbox: DockerSandbox) -> None:
         assert sandbox.id.startswith("pytest-hermes-a-task-with")
@@ -164,7 +190,8 @@ def test_killed_owner_is_reaped(image: str) -> None:
     """kill -9 of the owner: the next reaping removes its container and nothing else."""
     script = f"""
 import asyncio
-from pytest_hermes.sandbox.contract_case import RUN, request
+import io
+from pytest_hermes.sandbox.contract_case import RUN, archive_of, request
 from pytest_hermes.sandbox.docker import DockerProvider
 from pytest_hermes.task import SandboxSpec
 async def main():

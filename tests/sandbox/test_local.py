@@ -16,12 +16,14 @@ from pathlib import Path
 
 import pytest
 
-from pytest_hermes.errors import SandboxKilled, SandboxLost, SandboxUnavailable
+from pytest_hermes import transfers
+from pytest_hermes.errors import SandboxKilled, SandboxLost, SandboxUnavailable, TransferError
 from pytest_hermes.sandbox import bubblewrap, proctable
-from pytest_hermes.sandbox.contract_case import request, sleepers, unique_seconds
+from pytest_hermes.sandbox.contract_case import archive_of, request, sleepers, unique_seconds
 from pytest_hermes.sandbox.labels import Owner
 from pytest_hermes.sandbox.local import LocalProvider, allowed_environment
 from pytest_hermes.sandbox.local_sandbox import LocalSandbox
+from pytest_hermes.sandbox.protocol import PartlyRead
 from pytest_hermes.sandbox.shell import ShellSession
 from pytest_hermes.task import SandboxSpec
 
@@ -453,6 +455,77 @@ def test_slow_process_table_hides_no_subshell(provider: LocalProvider, monkeypat
         assert await sleepers(sandbox, seconds) == 0
 
     inside(provider, body)
+
+
+TARS = {
+    "changed": "tar: top/log: file changed as we read it",
+    "unreadable": "tar: top/log: Cannot open: Permission denied",
+}
+
+
+@pytest.mark.parametrize("code", [1, 2, 137])
+@pytest.mark.parametrize("message", [*TARS.values(), ""], ids=[*TARS, "silent"])
+def test_an_archive_is_kept_whatever_tar_says_after_it(tmp_path: Path, code: int, message: str) -> None:
+    """In memory and streamed; an archive of nothing is an error with a reason."""
+    fake = tmp_path / "bin/tar"
+    fake.parent.mkdir()
+    end = "kill -9 $$" if code == 137 else f"exit {code}"
+    fake.write_text(f"#!/bin/sh\n[ -e nothing ] || /bin/tar \"$@\" || exit\necho '{message}' >&2\n{end}\n")
+    fake.chmod(0o755)
+
+    async def body(sandbox: LocalSandbox) -> None:
+        await sandbox.write_file("top/result", b"keep" * 50_000)
+        chunks = bytearray()
+
+        async def add(data: bytes) -> None:
+            chunks.extend(data)
+
+        with pytest.raises(PartlyRead) as packed:
+            await sandbox.download_tar("top")
+        with pytest.raises(PartlyRead) as streamed:
+            await sandbox.stream_tar("top", add, max_bytes=1_000_000)
+        assert packed.value.archive == chunks and len(chunks) > 200_000
+        for found in (packed.value, streamed.value):
+            names = [problem.name for problem in found.problems]
+            assert names == (["top/log"] if message else [""])
+            assert found.problems[0].reason == message.partition("log: ")[2] or str(code) in found.problems[0].reason
+        fake.write_text(f"#!/bin/sh\n{end}\n")
+        for broken in (sandbox.download_tar("top"), sandbox.stream_tar("top", add, max_bytes=1_000_000)):
+            with pytest.raises(OSError, match=f"exit code {code} and said nothing"):
+                await broken
+
+    path = f"{fake.parent}:{os.environ['PATH']}"
+    inside(LocalProvider(confine="off", root=tmp_path / "s"), body, env={"PATH": path})
+
+
+@confined
+def test_a_file_that_cannot_be_read_keeps_no_other_back(closed: LocalProvider, tmp_path: Path) -> None:
+    async def body(sandbox: LocalSandbox) -> None:
+        await sandbox.exec("mkdir -p top/closed; cd top; echo 1 >ok; echo 2 >'no: ü'; chmod 0 'no: ü' closed")
+        found = await transfers.download_directory(sandbox, f"{sandbox.home}/top", tmp_path / "d")
+        assert sorted(found, key=lambda entry: entry["path"]) == [
+            {"success": False, "path": "closed", "error": "Cannot open: Permission denied"},
+            {"success": False, "path": "no: ü", "error": "Cannot open: Permission denied"},
+            {"success": True, "path": "ok", "bytes": 2},
+        ]
+        for name in ("closed", "no: ü"):
+            alone = await transfers.download_file(sandbox, f"{sandbox.home}/top/{name}", tmp_path / "f")
+            assert alone == {"success": False, "error": f"Permission denied: {sandbox.home}/top/{name}"}
+
+    inside(closed, body)
+
+
+@confined
+def test_uploads_of_very_many_long_names_are_looked_at_in_portions(closed: LocalProvider) -> None:
+    async def body(sandbox: LocalSandbox) -> None:
+        files = {f"{'d' * 200}/{'e' * 200}/{n:0250d}": (b"x", 0o644) for n in range(1_000)}
+        await sandbox.upload_tar(archive_of(files), "up")
+        assert (await sandbox.exec("find up -type f | wc -l")).stdout.strip() == b"1000"
+        await sandbox.exec(f"cd up/d*/e*; rm {0:0250d}; mkdir {0:0250d}")
+        with pytest.raises(TransferError, match="Is a directory"):
+            await sandbox.upload_tar(archive_of(files), "up")
+
+    inside(closed, body)
 
 
 def test_owner_of_this_process_is_alive() -> None:

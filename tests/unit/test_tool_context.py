@@ -166,6 +166,36 @@ def test_transfers_that_cannot_be_done_say_so(rollout: Rollout, tmp_path: Path) 
     assert ctx.upload_file(tmp_path / "f", "loop/f")["exit_code"] == -1
 
 
+def test_an_upload_onto_a_directory_leaves_it_as_it_is(rollout: Rollout, tmp_path: Path) -> None:
+    ctx = rollout.ctx
+    ctx.terminal("mkdir -p app/src app/empty; echo precious >app/src/main.c; mkdir up; mkdir -p up/b")
+    (tmp_path / "f").write_text("x")
+    for place in ("app", "app/src", "app/empty"):
+        assert "directory" in ctx.upload_file(tmp_path / "f", place)["error"].lower()
+    assert ctx.terminal("cat app/src/main.c; ls -d app/empty")["output"] == "precious\napp/empty\n"
+    for name in ("a", "b", "c"):
+        (tmp_path / "tree" / name).parent.mkdir(exist_ok=True)
+        (tmp_path / "tree" / name).write_text(name)
+    sent = {entry["path"]: entry["exit_code"] for entry in ctx.upload_dir(tmp_path / "tree", "up")}
+    assert sent == {"a": 0, "b": -1, "c": 0}
+
+
+def test_files_of_the_kernel_are_no_empty_downloads(rollout: Rollout, tmp_path: Path) -> None:
+    for place in ("/proc/version", "/sys/kernel"):
+        assert "size of their own" in rollout.ctx.download_file(place, tmp_path / "f")["error"]
+        (entry,) = rollout.ctx.download_dir(place, tmp_path / "d")
+        assert not entry["success"] and "size of their own" in entry["error"]
+    assert rollout.ctx.upload_file(Path("/etc/hostname"), "/proc/version")["exit_code"] == -1
+
+
+def test_a_log_that_is_written_to_keeps_no_other_file_back(rollout: Rollout, tmp_path: Path) -> None:
+    rollout.agent_runs("mkdir live; echo keep >live/result.txt")
+    rollout.agent_runs("(while :; do date; done >>live/server.log) >/dev/null 2>&1 &")
+    for number in range(5):
+        found = {entry["path"]: entry["success"] for entry in rollout.ctx.download_dir("live", tmp_path / f"d{number}")}
+        assert found.keys() <= {"result.txt", "server.log"} and found["result.txt"] and all(found.values())
+
+
 def test_directories_go_in_and_out(rollout: Rollout, tmp_path: Path) -> None:
     source = tmp_path / "tree"
     for number in range(300):

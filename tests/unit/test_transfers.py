@@ -18,7 +18,8 @@ import pytest
 from pytest_hermes import transfers
 from pytest_hermes.artifacts.collect import collect
 from pytest_hermes.errors import SandboxLost, TransferError
-from pytest_hermes.sandbox.files import extract
+from pytest_hermes.sandbox.files import extract, read_problems
+from pytest_hermes.sandbox.protocol import PartlyRead, ReadProblem
 from pytest_hermes.task import Artifact
 
 Entry = tuple[str, bytes, bytes | str]
@@ -224,6 +225,92 @@ def test_a_remote_place_below_a_file_is_a_failing_result(tmp_path: Path) -> None
     broken = NotADirectoryError(20, "Not a directory", "/x/top")
     assert single(broken, tmp_path / "f") == {"success": False, "error": "Not a directory: /x/top"}
     assert [entry["success"] for entry in directory(broken, tmp_path / "d")] == [False]
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (FileNotFoundError(2, "No such file or directory", "/x/top"), "No such file or directory: /x/top"),
+        (PermissionError(13, "Permission denied", "/x/top"), "Permission denied: /x/top"),
+        (OSError(5, "tar: command not found", "/x/top"), "tar: command not found: /x/top"),
+        (OSError(40, "Too many levels of symbolic links", "/x/top"), "Too many levels of symbolic links: /x/top"),
+    ],
+)
+def test_whatever_a_living_sandbox_says_of_its_files_is_a_failing_result(
+    tmp_path: Path, error: OSError, said: str
+) -> None:
+    assert single(error, tmp_path / "f") == {"success": False, "error": said}
+    assert directory(error, tmp_path / "d") == [{"success": False, "error": said}]
+
+    class Refuser(Forger):
+        async def upload_tar(self, archive: bytes, place: str) -> None:
+            raise error
+
+    (tmp_path / "up").write_text("x")
+    (sent,) = [asyncio.run(transfers.upload_file(Refuser(b""), tmp_path / "up", "/x/top"))]  # type: ignore[arg-type]
+    assert sent["exit_code"] == -1 and sent["error"] == said
+
+
+PARTLY = [
+    ReadProblem("top/log", "file changed as we read it", has_changed_only=True),
+    ReadProblem("top", "file changed as we read it", has_changed_only=True),
+    ReadProblem("top/secret", "Cannot open: Permission denied"),
+    ReadProblem("top/short", "File shrank by 9 bytes; padding with zeros"),
+    ReadProblem("", "something else"),
+]
+
+
+def test_what_could_be_read_is_kept_and_the_rest_is_named(tmp_path: Path) -> None:
+    archive = tar(("top/log", FILE, b"log"), ("top/short", FILE, b"s\0"), ("top/ok", FILE, b"ok"))
+    partly = PartlyRead("/x/top", PARTLY, archive)
+    assert directory(partly, tmp_path / "d") == [
+        {"success": True, "path": "log", "bytes": 3, "warning": "file changed as we read it"},
+        {"success": False, "path": "short", "bytes": 2, "error": "File shrank by 9 bytes; padding with zeros"},
+        {"success": True, "path": "ok", "bytes": 2},
+        {"success": False, "path": "secret", "error": "Cannot open: Permission denied"},
+        {"success": False, "error": "/x/top: something else"},
+    ]
+    assert sorted(path.name for path in (tmp_path / "d").iterdir()) == ["log", "ok", "short"]
+    (tmp_path / "run").mkdir()
+    asyncio.run(collect(Forger(partly), [Artifact("/x/top", exclude=("*/short",))], tmp_path / "run", max_bytes=10**6))  # type: ignore[arg-type]
+    (entry,) = json.loads((tmp_path / "run/manifest.json").read_text())
+    assert entry["files"] == "2" and entry["warning"] == "2 changed while read; top/log; top"
+    assert entry["error"] == "2 not unpacked; top/secret: Cannot open: Permission denied; something else"
+
+
+def test_one_file_that_changed_or_could_not_be_read_whole(tmp_path: Path) -> None:
+    archive = tar(("top", FILE, b"log"), top=False)
+    changed = PartlyRead("/x/top", [ReadProblem("top", "file changed as we read it", has_changed_only=True)], archive)
+    told = {"success": True, "bytes": 3, "warning": "/x/top: file changed as we read it"}
+    assert single(changed, tmp_path / "f") == told and (tmp_path / "f").read_text() == "log"
+    broken = PartlyRead("/x/top", [ReadProblem("top", "Read error: Input/output error")], archive)
+    assert single(broken, tmp_path / "f")["error"] == "/x/top: Read error: Input/output error"
+
+
+def test_what_tars_say() -> None:
+    gnu = rb"""tar: d/we\: ird\n\\x\303\274\377: Cannot open: Permission denied
+tar: d/log: file changed as we read it
+tar: d/socket: socket ignored
+tar: Exiting with failure status due to previous errors
+"""
+    assert read_problems(gnu, 2) == [
+        ReadProblem("d/we: ird\n\\xü\udcff", "Cannot open: Permission denied"),
+        ReadProblem("d/log", "file changed as we read it", has_changed_only=True),
+    ]
+    busybox = b"tar: can't open 'd/it's': Permission denied\ntar: error exit delayed from previous errors\n"
+    assert read_problems(busybox, 1) == [ReadProblem("d/it's", "Permission denied")]
+    assert read_problems(b"Killed\n", 137) == [ReadProblem("", "Killed")]
+    assert "137" in read_problems(b"", 137)[0].reason
+    many = read_problems(b"".join(b"tar: f%d: gone\n" % n for n in range(9000))[-20_000:], 2)
+    assert "very many" in many[0].reason and many[-1].name == "f8999" and all(p.name for p in many[1:])
+
+
+def test_an_artifact_may_be_called_as_the_manifest(tmp_path: Path) -> None:
+    archive = tar(("top", FILE, b"x"), top=False)
+    asyncio.run(collect(Forger(archive), [Artifact("/x/top", "manifest.json")], tmp_path, max_bytes=10**6))  # type: ignore[arg-type]
+    (entry,) = json.loads((tmp_path / "manifest.json").read_text())
+    assert entry == {"source": "/x/top", "destination": "manifest.json-artifact", "files": "1"}
+    assert (tmp_path / "manifest.json-artifact" / "top").read_text() == "x"
 
 
 @pytest.mark.parametrize("download", [directory, single])
