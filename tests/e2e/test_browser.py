@@ -648,6 +648,75 @@ def test_a_browser_that_does_not_answer_is_replaced(rig: Rig, monkeypatch: pytes
         assert again["title"] == "one" and "ended unexpectedly" in json.dumps([lost, again])
 
 
+@pytest.fixture
+def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody waits long for what hangs; a new page comes within these on a busy machine, too."""
+    for name, seconds in {
+        "shared.CONTEXT_TIMEOUT_S": 5,
+        "shared.CLOSE_TIMEOUT_S": 1,
+        "shared.DRIVER_TIMEOUT_S": 1,
+        "session.OPEN_TIMEOUT_S": 5,
+        "tab.PROBE_TIMEOUT_S": 1,
+        "tab.CLOSE_TIMEOUT_S": 1,
+    }.items():
+        monkeypatch.setattr(f"pytest_hermes.tools.browser.{name}", seconds)
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
+@pytest.mark.parametrize("part", ["run-driver", "--remote-debugging-pipe", "--type=zygote"])
+@pytest.mark.usefixtures("short_waits")
+def test_every_rollout_gets_on_after_the_end_or_halt_of_a_part_of_the_browser(
+    rig: Rig, part: str, how: signal.Signals
+) -> None:
+    with rig.agent(browser_timeout_s=3) as first, rig.agent(browser_timeout_s=3) as second:
+        agents = (first, second)
+
+        async def all_go(path: str) -> list[dict[str, Any]]:
+            return list(await asyncio.gather(*(agent.acall("navigate", url=rig.url(path)) for agent in agents)))
+
+        assert [page["title"] for page in rig.wait(all_go("/one"))] == ["one"] * 2
+        generation = rig.wait(generation_of())
+        struck = descendants(part)
+        assert struck
+        for pid in struck:
+            os.kill(pid, how)
+        if part == "--type=zygote":  # pages that are there go on; new ones do not come
+            for agent in agents:
+                rig.wait(agent.toolbox.state.part(session_class()).tabs[0].close())
+        lost = rig.wait(all_go("/two"))
+        again = rig.wait(all_go("/one"))
+        assert [page.get("title") for page in again] == ["one"] * 2, again
+        for pages in zip(lost, again, strict=True):
+            assert "ended unexpectedly" in json.dumps(pages)
+        assert rig.wait(generation_of()) == generation + 1, "replaced more than once"
+        assert len(browsers()) == len(descendants("run-driver")) == 1
+        assert not {*struck} & {*descendants("")}
+
+
+async def generation_of() -> int:
+    return SharedBrowser.of_loop(None).generation
+
+
+@pytest.mark.usefixtures("short_waits")
+def test_a_rollout_whose_pages_do_not_come_leaves_the_others_their_browser(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with rig.agent() as busy, rig.agent() as other:
+        busy.go("/one")
+        other.go("/form")
+        running = browsers()
+        session = busy.toolbox.state.part(session_class())
+
+        async def never() -> None:
+            await asyncio.Event().wait()
+
+        monkeypatch.setattr(session._context, "new_page", never)
+        rig.wait(session.tabs[0].close())
+        page = busy.go("/two")
+        assert page["title"] == "two" and "ended unexpectedly" in json.dumps(page)
+        assert other.title() == "Order" and browsers() == running
+
+
 def test_an_unreachable_page_says_so(agent: Agent) -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))

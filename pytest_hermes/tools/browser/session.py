@@ -33,6 +33,8 @@ RESUME_TIMEOUT_S = 5.0
 CLOSE_TIMEOUT_S = 15.0
 OPEN_TIMEOUT_S = 30.0
 FOLLOW_TIMEOUT_S = 5.0
+CLOSED = "has been closed"
+"""Playwright says this of what was closed, and of everything once its driver has ended."""
 
 T = TypeVar("T")
 
@@ -124,6 +126,8 @@ class BrowserSession:
         except Error as error:
             if self._is_closed:
                 raise ToolFailure(f"{what}: the browser was closed, the rollout is over.") from error
+            if CLOSED in str(error) and not await tab.answers() and not tab.gone.is_set():
+                self._drop()  # nothing told of a closed page: the driver itself has ended
             if tab.has_crashed:
                 raise _crash(what) from error
             if tab.gone.is_set() and not self._living():
@@ -199,19 +203,29 @@ class BrowserSession:
         from playwright.async_api import Error
 
         if self._context is not None and self._joined().generation != self._generation:
-            self._lost(self._context)
-        if self._context is None:
-            await self._open()
-        assert self._context is not None
-        if not self._living():
+            self._drop()
+        try:
+            await self._ensure_tab()
+        except (Error, TimeoutError):  # the browser or its driver has died or hangs, or this context alone is busy
+            self._drop()
+            await self._joined().examine(self._generation)
             try:
-                async with asyncio.timeout(OPEN_TIMEOUT_S):
-                    self._adopt(await self._context.new_page())
+                await self._ensure_tab()
             except (Error, TimeoutError) as error:
+                self._drop()
                 raise ToolFailure(f"The browser gave no new tab: {_first_lines(error) or 'it is busy'}.") from error
         if not self._living():
             raise ToolFailure("The browser closed its new tab at once. Try again.")
         return self._living()[-1]
+
+    async def _ensure_tab(self) -> None:
+        """Have a tab. Raises Error or TimeoutError where the context gives none, ToolFailure where there is none."""
+        if self._context is None:
+            await self._open()
+        assert self._context is not None
+        if not self._living():
+            async with asyncio.timeout(OPEN_TIMEOUT_S):
+                self._adopt(await self._context.new_page())
 
     async def fresh_tab(self) -> Tab:
         """An empty tab in place of the current one, whose dialogs hold it."""
@@ -294,6 +308,12 @@ class BrowserSession:
             for tab in self._tabs:
                 tab.gone.set()
 
+    def _drop(self) -> None:
+        """Give up the context, which does not work any more; one that a living browser still holds is closed."""
+        if (context := self._context) is not None:
+            self._lost(context)
+            self._errand(_close(context))
+
     def _silence(self, page: Page) -> None:
         for tab in self._tabs:
             if tab.page is page:
@@ -310,18 +330,13 @@ class BrowserSession:
 
     async def aclose(self) -> None:
         """Close the context, and the browser if nobody else uses it. Idempotent."""
-        from playwright.async_api import Error
-
         self._is_closed = True
         self.dialogs.drop()
         context, self._context = self._context, None
         shared, self._shared = self._shared, None
         try:
             if context is not None:
-                async with asyncio.timeout(CLOSE_TIMEOUT_S):
-                    await context.close()
-        except (Error, TimeoutError):
-            pass  # its browser is gone, or goes below
+                await _close(context)
         finally:
             if self._suspended is not None:
                 self._suspended.cancel()
@@ -330,6 +345,16 @@ class BrowserSession:
                 if self.passage is not None:
                     shared.proxy.dismiss(self.passage)
                 await shared.leave()
+
+
+async def _close(context: BrowserContext) -> None:
+    from playwright.async_api import Error
+
+    try:
+        async with asyncio.timeout(CLOSE_TIMEOUT_S):
+            await context.close()
+    except (Error, TimeoutError):
+        pass  # its browser is gone, or goes with its last user
 
 
 def _crash(what: str) -> ToolFailure:

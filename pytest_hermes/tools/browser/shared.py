@@ -1,20 +1,24 @@
 """The one browser process of an event loop: started for its first user, closed with its last one.
 
 Every rollout is a user and gets a context of its own: cookies, storage and cache apart from all others, nothing on
-disk, and its own credentials for the `GuardedProxy`. A browser that has died is replaced when the next context is made.
+disk, and its own credentials for the `GuardedProxy`. A browser that has died or hangs, or whose driver (Playwright's
+node process) does, is replaced when the next context is made, or when a rollout that gets no page has it examined.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import os
 import shutil
+import signal
 import tempfile
 import weakref
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_hermes.sandbox.proctable import SESSION_VARIABLE, kill_sessions
+from pytest_hermes.sandbox.proctable import SESSION_VARIABLE, environs, kill_sessions, read_stat
 from pytest_hermes.tools.browser.executable import find_browser
 from pytest_hermes.tools.browser.proxy import GuardedProxy, Passage
 from pytest_hermes.tools.browser.snapshot import ENGINE, page_script
@@ -26,6 +30,7 @@ if TYPE_CHECKING:
 START_TIMEOUT_S = 90.0
 CONTEXT_TIMEOUT_S = 30.0
 CLOSE_TIMEOUT_S = 15.0
+DRIVER_TIMEOUT_S = 5.0
 MAX_TMPDIR_CHARS = 40
 MIN_PLACES = 8
 PLACES_PER_CORE = 2
@@ -52,7 +57,6 @@ class SharedBrowser:
     """See the module docstring. Lives on one loop; `of_loop` finds it."""
 
     def __init__(self, executable: str | None) -> None:
-        self.proxy = GuardedProxy()
         self.places = asyncio.Semaphore(max(MIN_PLACES, PLACES_PER_CORE * (os.cpu_count() or 1)))
         """Held while a page is acted upon: more pages at work than cores would only run into their time-outs."""
         self.generation = 0
@@ -60,9 +64,13 @@ class SharedBrowser:
         self._executable = executable
         self._lock = asyncio.Lock()
         self._users = 0
-        self._playwright: Playwright | None = None
-        self._browser: Browser | None = None
-        self._folder: str | None = None
+        self._parts = _Parts()
+        self._endings: set[asyncio.Task[None]] = set()
+
+    @property
+    def proxy(self) -> GuardedProxy:
+        """What the contexts of the present browser go through."""
+        return self._parts.proxy
 
     @staticmethod
     def of_loop(executable: str | None) -> SharedBrowser:
@@ -100,6 +108,28 @@ class SharedBrowser:
                 reason = str(error).strip()[:600] or f"no answer within {CONTEXT_TIMEOUT_S:g} s"
                 raise ToolFailure(f"The browser was started twice and cannot be used: {reason}") from error
 
+    async def examine(self, generation: int) -> None:
+        """End browser `generation` if it gives no page to anybody: a rollout has waited for one in vain.
+
+        The pages of that rollout may be to blame, or a busy machine; so a context of nobody's is tried, alone, and a
+        browser that gives it a page is kept. Raises ToolFailure if no browser can be started.
+        """
+        from playwright.async_api import Error
+
+        async with self._lock:
+            if self.generation != generation:
+                return  # somebody else who waited has had it replaced
+            try:
+                context, passage = await self._new_context(allow_private=False)
+                try:
+                    async with asyncio.timeout(CONTEXT_TIMEOUT_S):
+                        await context.new_page()
+                        await context.close()
+                finally:
+                    self.proxy.dismiss(passage)
+            except (Error, TimeoutError):
+                await self._stop()
+
     async def _new_context(self, allow_private: bool) -> tuple[BrowserContext, Passage]:
         browser = await self._running()
         passage = self.proxy.admit(allow_private=allow_private)
@@ -119,26 +149,15 @@ class SharedBrowser:
         return context, passage
 
     async def _running(self) -> Browser:
-        if self._browser is not None and self._browser.is_connected():
-            return self._browser
-        from playwright.async_api import Error, async_playwright
+        if self._parts.browser is not None and self._parts.browser.is_connected():
+            return self._parts.browser
+        from playwright.async_api import Error
 
-        await self._stop()
+        if self._parts.browser is not None:
+            await self._stop()
         try:
             async with asyncio.timeout(START_TIMEOUT_S):
-                await self.proxy.start()
-                self._folder = await asyncio.to_thread(_temporary_folder)
-                self._playwright = await async_playwright().start()
-                await self._playwright.selectors.register(ENGINE, page_script(), content_script=True)
-                self._browser = await self._playwright.chromium.launch(
-                    executable_path=find_browser(self._executable),
-                    headless=True,
-                    chromium_sandbox=os.geteuid() != 0,
-                    args=list(ARGUMENTS),
-                    ignore_default_args=["--disable-popup-blocking"],  # a tab for a click, not a hundred
-                    env=_environment(self._folder),
-                    proxy={"server": self.proxy.url},  # what belongs to no rollout has no credentials and is refused
-                )
+                return await self._parts.start(self._executable)
         except (Error, OSError, TimeoutError) as error:
             await self._stop()
             reason = str(error).strip()[:600] or f"it took longer than {START_TIMEOUT_S:g} s"
@@ -146,44 +165,123 @@ class SharedBrowser:
         except BaseException:
             await self._stop()
             raise
-        return self._browser
 
     async def _close_if_unused(self) -> None:
         async with self._lock:
             if not self._users:
                 await self._stop()
+                await asyncio.gather(*self._endings)
 
     async def _stop(self) -> None:
+        """Have no browser any more. The old one ends even if the caller, a rollout, is cancelled meanwhile."""
+        self.generation += 1
+        parts, self._parts = self._parts, _Parts()
+        ending = asyncio.create_task(parts.end())
+        self._endings.add(ending)
+        ending.add_done_callback(self._endings.discard)
+        await asyncio.shield(ending)
+
+
+@dataclasses.dataclass
+class _Parts:
+    """What makes up one browser, as far as it has been started."""
+
+    proxy: GuardedProxy = dataclasses.field(default_factory=GuardedProxy)
+    folder: str | None = None
+    playwright: Playwright | None = None
+    browser: Browser | None = None
+    processes: _Processes | None = None
+
+    async def start(self, executable: str | None) -> Browser:
+        """Start them all. Raises Playwright's errors and OSError; `end` ends what there is by then."""
+        from playwright.async_api import async_playwright
+
+        await self.proxy.start()
+        self.folder = await asyncio.to_thread(_temporary_folder)
+        self.playwright = await async_playwright().start()
+        await self.playwright.selectors.register(ENGINE, page_script(), content_script=True)
+        self.browser = await self.playwright.chromium.launch(
+            executable_path=find_browser(executable),
+            headless=True,
+            chromium_sandbox=os.geteuid() != 0,
+            args=list(ARGUMENTS),
+            ignore_default_args=["--disable-popup-blocking"],  # a tab for a click, not a hundred
+            env=_environment(self.folder),
+            proxy={"server": self.proxy.url},  # what belongs to no rollout has no credentials and is refused
+        )
+        self.processes = await asyncio.to_thread(_Processes, self.folder)
+        return self.browser
+
+    async def end(self) -> None:
+        """End them all, by force where they do not end when they are told to."""
+        closing = asyncio.create_task(self._close())
+        await asyncio.wait([closing], timeout=CLOSE_TIMEOUT_S)
+        if self.folder is not None:
+            await asyncio.to_thread(kill_sessions, {self.folder.encode()})
+        # A driver whose browser was killed cleans up after it; one that hangs does not.
+        await asyncio.wait([closing], timeout=DRIVER_TIMEOUT_S)
+        if self.processes is not None:
+            self.processes.kill_driver()
+        await asyncio.wait([closing], timeout=DRIVER_TIMEOUT_S)
+        await self.proxy.aclose()
+        for folder in (self.folder, self.processes.profile if self.processes else None):
+            if folder is not None:
+                await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
+        if not closing.cancel():
+            closing.result()
+
+    async def _close(self) -> None:
         from playwright.async_api import Error
 
-        self.generation += 1
-        browser, self._browser = self._browser, None
-        playwright, self._playwright = self._playwright, None
-        with contextlib.suppress(Error, TimeoutError):  # dead already, or dying
-            async with asyncio.timeout(CLOSE_TIMEOUT_S):
-                if browser is not None:
-                    await browser.close()
-        with contextlib.suppress(Error, TimeoutError):
-            async with asyncio.timeout(CLOSE_TIMEOUT_S):
-                if playwright is not None:
-                    await playwright.stop()
-        await self.proxy.aclose()
-        self.proxy = GuardedProxy()
-        folder, self._folder = self._folder, None
-        if folder is not None:
-            await asyncio.to_thread(_remove, folder)
+        if self.browser is not None:
+            with contextlib.suppress(Error):  # dead already, or dying
+                await self.browser.close()
+        if self.playwright is not None:
+            with contextlib.suppress(Error):
+                await self.playwright.stop()
+
+
+class _Processes:
+    """The driver of the browser that carries a `HERMES_SESSION`, and its profile, which a killed driver leaves behind.
+
+    Playwright tells neither. The driver is the parent of the browser and a child of ours; both are unknown where there
+    is no /proc. A pidfd means this driver, even when it has ended and its number is another's.
+    """
+
+    def __init__(self, session: str) -> None:
+        self.profile: str | None = None
+        self._driver: int | None = None
+        needle = b"\0" + f"{SESSION_VARIABLE}={session}".encode() + b"\0"
+        marked = [stat for pid, environ in environs().items() if needle in environ and (stat := read_stat(pid))]
+        for stat in marked:
+            above = read_stat(stat.parent)
+            if above is not None and above.parent == os.getpid():
+                with contextlib.suppress(OSError):  # either has just ended
+                    self.profile = _profile(stat.pid)
+                    self._driver = os.pidfd_open(above.pid)
+
+    def kill_driver(self) -> None:
+        """Kill the driver, unless it has ended. Idempotent."""
+        driver, self._driver = self._driver, None
+        if driver is not None:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(driver, signal.SIGKILL)
+            os.close(driver)
+
+
+def _profile(browser_pid: int) -> str | None:
+    """The profile directory that Playwright made for a browser. Raises OSError."""
+    for argument in Path(f"/proc/{browser_pid}/cmdline").read_bytes().split(b"\0"):
+        name, _, value = os.fsdecode(argument).partition("=")
+        if name == "--user-data-dir" and Path(value).name.startswith("playwright_"):
+            return value
+    return None
 
 
 def _temporary_folder() -> str:
     """A directory for Chromium's sockets, which a killed one leaves behind; their paths must fit into 107 bytes."""
     place = tempfile.gettempdir()
     return tempfile.mkdtemp(prefix="hermes-browser-", dir=place if len(place) <= MAX_TMPDIR_CHARS else "/tmp")
-
-
-def _remove(folder: str) -> None:
-    """Remove the directory of a browser, and the browser itself where it does not obey its driver (it was stopped)."""
-    kill_sessions({folder.encode()})
-    shutil.rmtree(folder, ignore_errors=True)
 
 
 def _environment(folder: str) -> dict[str, str | float | bool]:
