@@ -215,11 +215,7 @@ class _Parts:
     async def end(self) -> None:
         """End them all, by force where they do not end when they are told to."""
         closing = asyncio.create_task(self._close())
-        await asyncio.wait([closing], timeout=CLOSE_TIMEOUT_S)
-        if self.folder is not None:
-            await asyncio.to_thread(kill_sessions, {self.folder.encode()})
-        # A driver whose browser was killed cleans up after it; one that hangs does not.
-        await asyncio.wait([closing], timeout=DRIVER_TIMEOUT_S)
+        await asyncio.wait([closing], timeout=CLOSE_TIMEOUT_S + DRIVER_TIMEOUT_S)
         if self.processes is not None:
             self.processes.kill_driver()
         await asyncio.wait([closing], timeout=DRIVER_TIMEOUT_S)
@@ -234,11 +230,14 @@ class _Parts:
         from playwright.async_api import Error
 
         if self.browser is not None:
-            with contextlib.suppress(Error):  # dead already, or dying
-                await self.browser.close()
+            with contextlib.suppress(Error, TimeoutError):  # dead already, or dying, or it hangs
+                async with asyncio.timeout(CLOSE_TIMEOUT_S):
+                    await self.browser.close()
+        if self.folder is not None:
+            await asyncio.to_thread(kill_sessions, {self.folder.encode()})
         if self.playwright is not None:
             with contextlib.suppress(Error):
-                await self.playwright.stop()
+                await self.playwright.stop()  # cleans up after the browser, unless the driver hangs itself
 
 
 class _Processes:
