@@ -16,7 +16,7 @@ from pytest_hermes.tools.browser.dialogs import Dialogs
 from pytest_hermes.tools.browser.executable import why_unavailable
 from pytest_hermes.tools.browser.proxy import Passage
 from pytest_hermes.tools.browser.shared import SharedBrowser
-from pytest_hermes.tools.browser.snapshot import References
+from pytest_hermes.tools.browser.snapshot import DOCUMENT_GONE, References
 from pytest_hermes.tools.browser.tab import Tab
 from pytest_hermes.tools.tool import Result, ToolFailure
 
@@ -132,7 +132,12 @@ class BrowserSession:
                 raise _crash(what) from error
             if tab.gone.is_set() and not self._living():
                 raise ToolFailure(f"{what}: the page was closed. Navigate again.") from error
-            raise ToolFailure(f"{what}: {_first_lines(error)}") from error
+            said = _first_lines(error)
+            if any(sign in said for sign in DOCUMENT_GONE):
+                raise ToolFailure(
+                    f"{what}: it is not on the page any more: the page has changed. Call browser_snapshot again."
+                ) from error
+            raise ToolFailure(f"{what}: {said}") from error
 
     async def _overdue(self, what: str, timeout_s: float, tab: Tab) -> ToolFailure:
         if tab.has_crashed:

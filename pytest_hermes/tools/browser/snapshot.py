@@ -41,6 +41,10 @@ async def ask(frame: Frame, command: str) -> Any:
         await holder.dispose()
 
 
+DOCUMENT_GONE = ("different document", "destroyed", "detached", "Cannot find context", "not attached to the DOM")
+"""Words of the driver for an element whose document was just replaced."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Ref:
     """An element that was shown: its document (`token`), its number there, and what kind of control it is."""
@@ -102,7 +106,7 @@ class References:
             try:
                 found = await ref.frame.query_selector(f"{ENGINE}=element;{ref.token};{ref.id}")
             except Error as error:
-                if not any(sign in str(error) for sign in ("different document", "destroyed", "detached")):
+                if not any(sign in str(error) for sign in DOCUMENT_GONE):
                     raise  # those say that the document was just replaced
         if found is None:
             raise ToolFailure(
