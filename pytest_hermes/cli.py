@@ -38,6 +38,15 @@ def _parser() -> argparse.ArgumentParser:
     tools = commands.add_parser("tools", help="list tool sets, what their schemas cost, and distributions")
     tools.set_defaults(run=_tools)
 
+    parse = commands.add_parser("parse", help="show the tool calls that a parser finds in a model's raw output")
+    parse.add_argument("file", nargs="?", default="-", help="a text file; standard input without one")
+    parse.add_argument("--format", default="auto", metavar="NAME", help="parser (auto)")
+    parse.add_argument(
+        "--tools", type=Path, metavar="FILE", help="JSON list of the OpenAI tool schemas that were given"
+    )
+    parse.add_argument("--json", action="store_true", help="one line of JSON")
+    parse.set_defaults(run=_parse)
+
     reap = commands.add_parser("reap", help="remove sandboxes whose owning process is dead")
     reap.add_argument("--sandbox", action="append", choices=["local", "docker"], help="only this backend; repeatable")
     reap.set_defaults(run=_reap)
@@ -82,6 +91,30 @@ def _tools(options: argparse.Namespace) -> int:
 
     for line in list_tools():
         print(shown_line(line))
+    return 0
+
+
+def _parse(options: argparse.Namespace) -> int:
+    import json
+
+    from pytest_hermes.tool_call_parsers import UnknownParser
+    from pytest_hermes.tool_call_parsers.report import as_json, report
+
+    try:
+        raw = sys.stdin.buffer.read() if options.file == "-" else Path(options.file).read_bytes()
+        tools = None if options.tools is None else json.loads(options.tools.read_bytes())
+        text = raw.decode("utf-8", "replace")
+        if options.json:
+            print(as_json(options.format, text, tools))
+            return 0
+        for line in report(options.format, text, tools):
+            print(shown_line(line))
+    except OSError as error:
+        raise ConfigurationError(f"{error.filename}: {error.strerror}") from error
+    except ValueError as error:
+        raise ConfigurationError(f"{options.tools}: not JSON: {error}") from error
+    except UnknownParser as error:
+        raise ConfigurationError(f"--format: {error}") from error
     return 0
 
 

@@ -48,7 +48,9 @@ class EnvSettings:
         3600.0, "greatest age of a sandbox in seconds; never below the task's own clocks"
     )
     tool_pool_size: int = setting(128, "accepted for hermes configurations; tools here need no threads")
-    tool_call_parser: str = setting("hermes", "parser for raw model output", later=True)
+    tool_call_parser: str = setting(
+        "auto", "parser for calls that the endpoint leaves in the text: auto, none, or a format as hermes, qwen3_coder"
+    )
     default_result_size_chars: int = setting(100_000, "characters of one tool result before it goes to a file")
     turn_budget_chars: int = setting(200_000, "characters of all tool results of one turn")
     preview_size_chars: int = setting(1_500, "characters shown of a result that went to a file")

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from pytest_hermes.agent_tools import agent_tools
+from pytest_hermes.agents.markup import check_parser_name
 from pytest_hermes.agents.registry import agent_needs_model
 from pytest_hermes.outcome import Policies
 from pytest_hermes.sandbox.registry import check_backend
@@ -27,6 +28,8 @@ def check_names(settings: Settings, benchmark: Benchmark | None) -> None:
     check_backend(env.terminal_backend)
     agent_needs_model(env.agent)
     Policies(env.error_policy)
+    if env.tool_call_parser != "auto":
+        check_parser_name(env.tool_call_parser)
     if benchmark is not None:
         check_tools(settings, benchmark.toolsets, benchmark.tools)
     else:

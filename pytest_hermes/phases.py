@@ -190,6 +190,7 @@ class _Try:
             max_turns=self.limits.max_turns or env.max_agent_turns,
             deadline_s=seconds,
             history_keep_rounds=env.history_keep_rounds,
+            tool_call_parser=env.tool_call_parser,
             options=dict(env.agent_options or {}),
         )
         agent = make_agent(env.agent, context)

@@ -7,7 +7,7 @@ How a run ends, and what the caller sees:
 | an answer without tool calls | `finished` | returned, `finished_naturally` |
 | the same, cut at the token limit | `length` | returned |
 | `max_turns` model calls | `max_turns` | returned |
-| identical calls with identical results, `loop_limit` turns in a row | `loop` | returned |
+| identical calls with identical results (or that cannot be read), `loop_limit` turns in a row | `loop` | returned |
 | the conversation no longer fits | `context_overflow` | raises ContextOverflow |
 | `deadline_s` used up during a model call | `timeout` | raises AgentTimeout |
 | the endpoint, the sandbox or a tool's own code fails | `error` | raises what failed |
@@ -24,8 +24,9 @@ import json
 import time
 import uuid
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
+from pytest_hermes.agents.markup import Markup, told, unread
 from pytest_hermes.agents.result import AgentResult, ToolError, TurnRecord
 from pytest_hermes.agents.rounds import History
 from pytest_hermes.agents.tool_calls import error_in, normalised, with_notice
@@ -35,6 +36,7 @@ from pytest_hermes.models.protocol import ChatModel, Completion, Message, Sampli
 from pytest_hermes.models.server_model import ChatServer, ServerModel, as_model
 
 if TYPE_CHECKING:
+    from pytest_hermes.tool_call_parsers import Findings, Parser
     from pytest_hermes.tools.toolbox import Toolbox
 
 EMPTY_ANSWER = "(no answer)"
@@ -42,16 +44,6 @@ NUDGE = "Your last answer was empty. Go on with the task: call a tool, or say in
 INTERRUPTED = json.dumps({"error": "interrupted: the rollout ended before this call did"})
 WAITING_S = 5.0
 """A turn whose tools took this long is waiting for something, not looping."""
-
-
-class ToolCallParser(Protocol):
-    """Finds tool calls in raw model text, for servers that return markup instead of structured calls."""
-
-    def parse(
-        self, raw: str, tools: Sequence[Mapping[str, Any]] | None = None
-    ) -> tuple[str | None, Sequence[Any] | None]:
-        """The text without its calls, and the calls (OpenAI objects or dicts)."""
-        ...
 
 
 class HermesAgentLoop:
@@ -62,7 +54,8 @@ class HermesAgentLoop:
     `run()`; a model call never waits longer than what is left of it. `history_keep_rounds` keeps the system message,
     the first user message and that many last rounds (an assistant message with its tool results) in what is SENT;
     older ones go in blocks, when twice as many have gathered, so that a provider's prefix cache stays of use. The
-    result always has every message. `tool_call_parser` is asked when an answer has text and no structured calls.
+    result always has every message. `tool_call_parser` (an object or a name; None or `none` for none) is asked when an
+    answer has text and no structured calls; calls that it cannot read are answered with the reason.
     `loop_limit` identical turns in a row end the run (0: never); two turns before, the model is told.
     `budget_config` is accepted for hermes environments: the toolbox has the budget.
     """
@@ -83,7 +76,7 @@ class HermesAgentLoop:
         system_prompt: str | None = None,
         deadline_s: float | None = None,
         history_keep_rounds: int | None = None,
-        tool_call_parser: ToolCallParser | None = None,
+        tool_call_parser: Parser | str | None = None,
         loop_limit: int = 5,
         parallel_tool_calls: bool = True,
     ) -> None:
@@ -98,7 +91,7 @@ class HermesAgentLoop:
         self._toolbox = toolbox
         self._system_prompt = system_prompt
         self._keep_rounds = history_keep_rounds
-        self._parser = tool_call_parser
+        self._markup = Markup(tool_call_parser)
         self._loop_limit = loop_limit
         self._parallel = parallel_tool_calls
         self._begin([])
@@ -151,14 +144,23 @@ class HermesAgentLoop:
         nudged = False
         for turn in range(1, self.max_turns + 1):
             answer = await self._ask(turn)
-            message, calls = self._read(answer)
+            message, calls, findings = self._read(answer)
+            cut = answer.finish_reason == "length"
+            if findings is not None:
+                self._note_unread(turn, findings)
             if calls:
                 nudged = False
                 self._history.append(message)
-                if await self._run_tools(turn, calls):
+                if await self._run_tools(turn, calls, unread(findings) if findings is not None else ""):
                     return "loop"
                 continue
-            cut = answer.finish_reason == "length"
+            if findings is not None and findings.errors:
+                nudged = False
+                self._history.append(message)
+                self._history.append({"role": "user", "content": told(findings, is_cut=cut)})
+                if self._counted(repr(message["content"]), 0.0):
+                    return "loop"
+                continue
             if cut or nudged or _has_text(message):
                 self._history.append(message)
                 self._result.finished_naturally = not cut
@@ -192,12 +194,14 @@ class HermesAgentLoop:
         result.usage = result.usage.plus(answer.usage)
         return answer
 
-    def _read(self, answer: Completion) -> tuple[Message, list[dict[str, Any]]]:
-        """The assistant message to keep, and its calls in the wire's form with ids that are there and unique."""
+    def _read(self, answer: Completion) -> tuple[Message, list[dict[str, Any]], Findings | None]:
+        """The assistant message to keep, its calls in the wire's form with ids that are there and unique, and what was
+        found in its text, if that is where they come from."""
         wire = answer.message
         content, raw_calls = wire.get("content"), wire.get("tool_calls")
-        if not raw_calls and self._parser is not None and isinstance(content, str) and content and self._schemas:
-            content, raw_calls = self._parser.parse(content, tools=self._schemas)
+        findings = self._markup.find(content, self._schemas) if not raw_calls else None
+        if findings is not None and findings.calls:
+            content, raw_calls = findings.content, [call._asdict() for call in findings.calls]
         calls = normalised(raw_calls, self._ids)
         message: Message = {"role": "assistant", "content": content}
         reasoning = reasoning_of(wire)
@@ -211,10 +215,17 @@ class HermesAgentLoop:
         if calls:
             message["tool_calls"] = calls
         self._result.reasoning_per_turn.append(reasoning)
-        return message, calls
+        return message, calls, findings
 
-    async def _run_tools(self, turn: int, calls: list[dict[str, Any]]) -> bool:
-        """Run one turn's calls and append their results in call order. True when the run has come into a loop."""
+    def _note_unread(self, turn: int, findings: Findings) -> None:
+        for error in findings.errors:
+            self._result.tool_errors.append(ToolError(turn, "", error.excerpt, f"not read: {error.reason}"))
+
+    async def _run_tools(self, turn: int, calls: list[dict[str, Any]], not_read: str = "") -> bool:
+        """Run one turn's calls and append their results in call order. True when the run has come into a loop.
+
+        `not_read` says why a further call of the turn could not be read.
+        """
         began = time.perf_counter()
         self._open = [(call, None) for call in calls]
         names = [call["function"]["name"] for call in calls]
@@ -241,6 +252,8 @@ class HermesAgentLoop:
                 f"{self._same} turns in a row made the same call with the same result. Change the approach, or say "
                 f"that you are done: after {self._loop_limit} such turns the run ends.",
             )
+        if not_read:
+            results[-1] = with_notice(results[-1], f"A further tool call of this turn could not be read: {not_read}.")
         for call, text in zip(calls, results, strict=True):
             self._history.append(_tool_message(call, text))
         self._open = []
@@ -258,6 +271,10 @@ class HermesAgentLoop:
 
     def _looping(self, calls: list[dict[str, Any]], results: list[str], took_s: float) -> bool:
         signature = repr([(call["function"], result) for call, result in zip(calls, results, strict=True)])
+        return self._counted(signature, took_s)
+
+    def _counted(self, signature: str, took_s: float) -> bool:
+        """Count turns that are the same as the one before; True at the limit."""
         if took_s >= WAITING_S:
             self._same, self._last_signature = 0, ""
         elif signature == self._last_signature:

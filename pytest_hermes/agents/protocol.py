@@ -39,6 +39,8 @@ class AgentContext:
     """Seconds that the agent phase may take in all."""
     history_keep_rounds: int | None = None
     """Rounds of the conversation that are sent; None: all."""
+    tool_call_parser: str = "auto"
+    """Name of the parser for calls that the endpoint leaves in the text; `none`: they are not looked for."""
     options: dict[str, Any] = dataclasses.field(default_factory=dict)
     """`env.agent_options` of the configuration."""
 

@@ -81,6 +81,7 @@ def _hermes(context: AgentContext) -> HermesAgentLoop:
         system_prompt=context.system_prompt,
         deadline_s=context.deadline_s,
         history_keep_rounds=context.history_keep_rounds,
+        tool_call_parser=context.tool_call_parser,
         **context.options,
     )
 

@@ -9,6 +9,7 @@ from pytest_hermes.tool_call_parsers.parser import Call, Findings, ParseError, P
 from pytest_hermes.tool_call_parsers.registry import (
     Parser,
     UnknownParser,
+    findings_of,
     get_parser,
     list_parsers,
     register_parser,
@@ -22,6 +23,7 @@ __all__ = [
     "Parser",
     "ToolCallParser",
     "UnknownParser",
+    "findings_of",
     "get_parser",
     "list_parsers",
     "parser_of_template",

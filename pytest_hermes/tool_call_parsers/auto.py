@@ -87,8 +87,8 @@ def parser_of_template(template: str) -> str | None:
 class AutoParser(ToolCallParser):
     """Parses each text in the format that its markers show: the first of them that finds a call there.
 
-    A text without markers is parsed as hermes and llama3_json do with bare objects, where tools are known. Prose in
-    fences is never a call.
+    A text without markers is a call only where tools are known and it is nothing but a JSON object that names one (or
+    begins with such calls in Python's syntax).
     """
 
     name = "auto"
@@ -103,10 +103,10 @@ class AutoParser(ToolCallParser):
         schemas = list(tools or ())
         kinds = formats_of_text(raw)
         found = []
-        for kind in kinds or ([HermesParser] if Tools(schemas) else []):
+        for kind in kinds or ([HermesParser, Llama4PythonicParser] if Tools(schemas) else []):
             found.append(self._parser(kind).find(raw, schemas))
-            if found[-1].calls:
-                return found[-1]
+            if found[-1].calls or found[-1].truncated:
+                return found[-1]  # in a value that is cut off, calls of another format are text
         telling = [findings for findings in found if findings.errors or findings.truncated]
         return (telling or found or [super().find(raw, schemas)])[0]
 

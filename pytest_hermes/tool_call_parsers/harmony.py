@@ -19,7 +19,11 @@ class HarmonyParser(NamedJsonParser):
     aliases = ("harmony", "gptoss", "openai")
     thinks = (("<|channel|>analysis<|message|>", "<|end|>"),)
     orphan_closes_thought = False
-    start = r"(?:<\|start\|>assistant|<\|channel\|>)(?=(?:[^<]|<\|channel\|>){0,300}?\bto=functions\.)"
+    # The last alternative: a prompt that ends with the assistant's own start tag.
+    start = (
+        r"(?:<\|start\|>assistant|<\|channel\|>)(?=(?:[^<]|<\|channel\|>){0,300}?\bto=functions\.)"
+        r"|\A(?=\s*+to=functions\.)"
+    )
     stop = r"<\|(?:call|end|return|start|channel)\|>"
     end = r"<\|(?:call|end)\|>"
 

@@ -5,17 +5,17 @@ from __future__ import annotations
 import re
 from typing import Any, NamedTuple
 
-from pytest_hermes.tool_call_parsers.json_text import FENCE, Malformed, Scanner, dumps, loads, repaired
+from pytest_hermes.tool_call_parsers.json_text import FENCE, STRING, Malformed, Scanner, dumps, loads, repaired
 from pytest_hermes.tool_call_parsers.parser import Call, Source
 
 _BETWEEN = re.compile(r"[\s,;\[\]}]*+")
-_STRING = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
+_STRING = re.compile(STRING, re.DOTALL)
 ARGUMENT_KEYS = ("arguments", "parameters")
 
 
 class Objects(NamedTuple):
-    """The calls of a sequence of JSON objects. It ends at `end`; if `truncated`, an object begins there that is cut off.
-    `reason` says why one of them is no call."""
+    """The calls of a sequence of JSON objects. It ends at `end`; if `truncated`, an object that is cut off
+    begins there. `reason` says why one of them is no call."""
 
     end: int
     calls: list[Call]

@@ -10,10 +10,19 @@ import math
 import re
 from typing import Any, NamedTuple, NoReturn
 
-_STRING = r'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
-_PYTHON_STRING = r"'[^'\\]*+(?:\\.[^'\\]*+)*+'"
-_FIRST_QUOTE = re.compile(r"""[\[{\s]*+(["'])""")
-SEPARATORS = re.compile(r"[\s,;]*+")
+
+def _quoted(quote: str) -> str:
+    return rf"{quote}[^{quote}\\]*+(?:\\.[^{quote}\\]*+)*+{quote}"
+
+
+def _triple(quote: str) -> str:
+    return rf"{quote}{{3}}(?:[^{quote}\\]|\\.|{quote}(?!{quote}{quote}))*+{quote}{{3}}"
+
+
+STRING = _quoted('"')
+ANY_STRING = "|".join((_triple('"'), _triple("'"), STRING, _quoted("'")))
+"""A string of JSON or Python; the text is matched with DOTALL."""
+_FIRST_QUOTE = re.compile(r"""[^"']{0,200}+(["'])""")
 FENCE = re.compile(r"```[A-Za-z0-9_-]*+")
 """The line that opens a fence, or the one that closes it."""
 
@@ -32,17 +41,22 @@ class Span(NamedTuple):
     """Brackets that are open at the end."""
 
 
+def is_python(text: str, start: int = 0) -> bool:
+    """Whether the first string of a value is in single quotes: then it is a literal of Python's."""
+    first = _FIRST_QUOTE.match(text, start)
+    return first is not None and first[1] == "'"
+
+
 class Scanner:
     """Finds the end of a JSON value. `stop` is a pattern of markers that end it early, outside of its strings."""
 
     def __init__(self, stop: str) -> None:
-        self._json = re.compile(rf'{_STRING}|[\[\]{{}}]|"|{stop}', re.DOTALL)
-        self._python = re.compile(rf"""{_STRING}|{_PYTHON_STRING}|[\[\]{{}}]|["']|{stop}""", re.DOTALL)
+        self._json = re.compile(rf'{stop}|{STRING}|[\[\]{{}}]|"', re.DOTALL)
+        self._python = re.compile(rf"""{stop}|{ANY_STRING}|[\[\]{{}}]|["']""", re.DOTALL)
 
-    def span(self, text: str, start: int) -> Span:
+    def span(self, text: str, start: int, *, python: bool = False) -> Span:
         """The span of the value at `start`, which is `{` or `[`. Markers inside its strings are data."""
-        first = _FIRST_QUOTE.match(text, start)
-        tokens = self._python if first is not None and first[1] == "'" else self._json
+        tokens = self._python if python or is_python(text, start) else self._json
         depth = 0
         for token in tokens.finditer(text, start):
             word = token[0]
@@ -71,20 +85,33 @@ def _finite(text: str) -> float:
     return number
 
 
+MAX_DEPTH = 300
+"""Python's encoder ends at about a thousand, less what the caller's stack holds."""
+_BRACKETS = re.compile(rf"{STRING}|[\[\]{{}}]", re.DOTALL)
+_STEPS = {"[": 1, "{": 1, "]": -1, "}": -1}
 # Raw control characters inside strings are taken as they are.
 _decoder = json.JSONDecoder(strict=False, parse_constant=_no_constant, parse_float=_finite)
 
 
+def _check_depth(text: str) -> None:
+    if text.count("[") + text.count("{") <= MAX_DEPTH:
+        return
+    depth = 0
+    for token in _BRACKETS.finditer(text):
+        depth += _STEPS.get(token[0], 0)
+        if depth > MAX_DEPTH:
+            raise Malformed(f"nested deeper than {MAX_DEPTH} levels")
+
+
 def loads(text: str) -> Any:
     """The value of a JSON text in which strings may hold raw line breaks and tabs. Raises Malformed."""
+    _check_depth(text)
     try:
         return _decoder.decode(text)
     except Malformed:
         raise
     except json.JSONDecodeError as error:
         raise Malformed(f"{error.msg} at character {error.pos}") from None
-    except RecursionError:
-        raise Malformed("nested too deeply") from None
     except ValueError as error:  # an integer of thousands of digits
         raise Malformed(str(error)) from None
 
@@ -100,29 +127,32 @@ def dumps(value: Any) -> str:
 
 
 _TOKEN = re.compile(
-    rf"""\s*+(?:(?P<string>{_STRING}|{_PYTHON_STRING})|(?P<number>-?[0-9][0-9.eE+-]*+)|(?P<word>[A-Za-z]++)|"""
+    rf"""\s*+(?:(?P<string>{ANY_STRING})|(?P<number>-?[0-9][0-9.eE+-]*+)|(?P<word>[A-Za-z]++)|"""
     r"(?P<mark>[\[\]{}:,]))",
     re.DOTALL,
 )
 _WORDS = {"true": True, "false": False, "null": None, "True": True, "False": False, "None": None}
-_ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|x([0-9a-fA-F]{2})|(.))", re.DOTALL)
+_ESCAPE = re.compile(
+    r"\\(?:U(?P<long>[0-9a-fA-F]{8})|u(?P<short>[0-9a-fA-F]{4})|x(?P<byte>[0-9a-fA-F]{2})|(?P<letter>.))", re.DOTALL
+)
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "\n": ""}
 _CLOSERS = {"{": "}", "[": "]"}
 
 
-def repaired(text: str, *, cut: bool = False) -> Any:
-    """The value of a text that is nearly JSON. Raises Malformed where more is wrong than this: Python literals, trailing
-    commas, `{{...}}`, brackets missing at the end or too many of them.
+def repaired(text: str, *, cut: bool = False, python: bool = False) -> Any:
+    """The value of a text that is nearly JSON. Raises Malformed where more is wrong than this: Python literals,
+    trailing commas, `{{...}}`, brackets missing at the end or too many of them.
 
     `cut`: the text may have been cut off, so only the brackets of an outermost object whose members are complete and
-    whose last one is not a number may be missing.
+    whose last one is not a number may be missing. `python`: it is a literal of Python's.
     """
-    return _Repair(text).value(cut)
+    return _Repair(text, python=python or is_python(text)).value(cut)
 
 
 class _Repair:
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, *, python: bool) -> None:
         self.text = text
+        self.python = python
         self.at = 0
         self.open: list[tuple[str, Any]] = []
         """Brackets and containers that are not closed yet."""
@@ -143,6 +173,8 @@ class _Repair:
                 container: Any = {} if word == "{" else []
                 self._put(root, container)
                 self.open.append((word, container))
+                if len(self.open) > MAX_DEPTH:
+                    raise Malformed(f"nested deeper than {MAX_DEPTH} levels")
                 expects = "key" if word == "{" else "value"
             elif expects == "key" and word == "{" and not self.open[-1][1] and self.last == "{":
                 self.doubled.append(len(self.open))
@@ -151,10 +183,10 @@ class _Repair:
                 if not self.open:
                     return self._ended(root)
             elif expects == "value" and kind != "mark":
-                self._put(root, scalar(kind, word))
+                self._put(root, scalar(kind, word, python=self.python))
                 expects = "separator"
             elif expects == "key" and kind == "string":
-                self.key.append(_string(word))
+                self.key.append(scalar(kind, word, python=self.python))
                 expects = "colon"
             elif expects == "colon" and word == ":":
                 expects = "value"
@@ -203,10 +235,15 @@ class _Repair:
         return root[0]
 
 
-def scalar(kind: str, word: str) -> Any:
-    """The value of a literal, of the kind `string`, `number` or `word`. Raises Malformed."""
+def scalar(kind: str, word: str, *, python: bool) -> Any:
+    """The value of a literal, of the kind `string`, `number` or `word`. Raises Malformed.
+
+    `python`: a string in double quotes has Python's escapes, too.
+    """
+    if kind == "string" and word.startswith(('"""', "'''")) and len(word) >= 6:
+        return _unescaped(word[3:-3])
     if kind == "string":
-        return _string(word)
+        return _unescaped(word[1:-1]) if python or word[0] == "'" else loads(word)
     if kind == "number":
         return loads(word)
     if word in _WORDS:
@@ -214,16 +251,12 @@ def scalar(kind: str, word: str) -> Any:
     raise Malformed(f"unexpected {word[:20]!r}")
 
 
-def _string(word: str) -> str:
-    if word[0] == '"':
-        value = loads(word)
-        assert isinstance(value, str)
-        return value
-
+def _unescaped(text: str) -> str:
     def plain(escape: re.Match[str]) -> str:
-        code, byte, letter = escape.groups()
-        if code or byte:
-            return chr(int(code or byte, 16))
+        if code := escape["long"] or escape["short"] or escape["byte"]:
+            number = int(code, 16)
+            return chr(number) if number <= 0x10FFFF else escape[0]
+        letter = escape["letter"]
         return _ESCAPES.get(letter, letter if letter in "\\'\"/" else f"\\{letter}")
 
-    return _ESCAPE.sub(plain, word[1:-1])
+    return _ESCAPE.sub(plain, text)

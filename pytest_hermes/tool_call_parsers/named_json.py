@@ -8,11 +8,12 @@ import string
 from typing import Any, NamedTuple
 
 from pytest_hermes.tool_call_parsers.json_calls import arguments_text, read_objects
-from pytest_hermes.tool_call_parsers.json_text import FENCE, Malformed, Scanner, dumps, loads, repaired
+from pytest_hermes.tool_call_parsers.json_text import FENCE, STRING, Malformed, Scanner, dumps, loads, repaired
 from pytest_hermes.tool_call_parsers.parser import Block, Call, Source, ToolCallParser
 
 _NAME = re.compile(r"[^\s\[\]{}<>()\"'`,;:=]+")
 _SPACE = re.compile(r"\s*+")
+_COMPLETE = re.compile(rf"{STRING}|null\b", re.DOTALL)
 
 
 class Head(NamedTuple):
@@ -35,10 +36,12 @@ class NamedJsonParser(ToolCallParser):
         if hasattr(cls, "stop"):
             cls._scanner = Scanner(cls.stop)
             cls._stop = re.compile(cls.stop)
+            cls._closed = re.compile(rf"(?:{cls.stop})(?=\s*+(?:{cls.stop}|\Z))")
             cls._end = re.compile(rf"(?:\s*+(?:```\s*+)?(?:{cls.end}))*+")
 
     _scanner: Scanner
     _stop: re.Pattern[str]
+    _closed: re.Pattern[str]
     _end: re.Pattern[str]
 
     def head(self, source: Source, at: int) -> Head | Block:
@@ -64,7 +67,13 @@ class NamedJsonParser(ToolCallParser):
         span = self._scanner.span(text, at)
         body = text[at : span.end]
         if span.state == "cut":
-            return Block(at + 1, [], "the text ends in the middle of a call", True)
+            # A marker in a string that never ends is a marker, if the block ends there indeed.
+            closed = source.search(self._closed, at)
+            if closed is None:
+                return Block(at + 1, [], "the text ends in the middle of a call", True)
+            call = self.call(source, head, text[at : closed.start()].strip())
+            end = source.skip(self._end, closed.start())
+            return Block(end, [call] if call is not None else [], "" if call is not None else "the call has no name")
         arguments: Any
         try:
             arguments = loads(body) if span.state == "closed" else repaired(body)
@@ -80,19 +89,22 @@ class NamedJsonParser(ToolCallParser):
     def _without_object(self, source: Source, head: Head, at: int) -> Block:
         """Arguments that are no object: none at all, a string that holds one, or text up to the end marker."""
         stop = source.search(self._stop, at)
-        if stop is None:
+        if (encoded := _COMPLETE.match(source.text, at)) is not None:
+            raw, end = encoded[0], encoded.end()
+        elif stop is not None:
+            raw, end = source.text[at : stop.start()].strip().removesuffix("```").strip(), stop.start()
+        else:
             return Block(at, [], "the text ends in the middle of a call", True)
-        raw = source.text[at : stop.start()].strip().removesuffix("```").strip()
         arguments: Any = raw
-        if not raw:
+        if raw in ("", "null"):
             arguments = {}
         elif raw[0] == '"':
             try:
-                arguments = arguments_text(loads(raw))
+                arguments = arguments_text(loads(raw))  # a string that holds an object
             except Malformed:
                 arguments = raw
         call = self.call(source, head, arguments)
-        end = source.skip(self._end, stop.start())
+        end = source.skip(self._end, end)
         return Block(end, [call]) if call is not None else Block(end, [], "the call has no name")
 
     def _junk(self, source: Source, at: int) -> int:
@@ -151,6 +163,8 @@ class MistralParser(NamedJsonParser):
         if arguments is not None:
             return Head(name, arguments.end(), identity)
         if self._nothing.match(source.text, at):
+            if at == len(source.text) and source.tools and name not in source.tools:
+                return Block(at, [], "the text ends in the middle of a name", True)
             if missing := source.tools.lacks(name, {}):
                 return Block(
                     at, [], f"the call of {name} has no {', '.join(map(str, missing))}", at == len(source.text)
@@ -173,7 +187,8 @@ class DeepSeekV3Parser(NamedJsonParser):
     end = r"<｜tool▁calls?▁end｜>"
 
     _separator = re.compile(rf"(?P<sep><｜tool▁sep｜>)|{stop}")
-    _name_line = re.compile(r"\s*+([^\s{`<]++)[^\S\n]*+")
+    _name_line = re.compile(r"\s*+([^\s{`<\"]++)[^\S\n]*+")
+    _object = re.compile(r"\s*+(?:```|\{)")
 
     def head(self, source: Source, at: int) -> Head | Block:
         found = source.search(self._separator, at)
@@ -185,11 +200,11 @@ class DeepSeekV3Parser(NamedJsonParser):
         begins = source.skip(_SPACE, found.end())
         if source.text.startswith("{", begins):
             return self._named(before, found.end())
-        if before == "function" or not before or not source.text.startswith("```", begins):
-            line = self._name_line.match(source.text, found.end())
-            if line is None:
-                return Block(found.end(), [], "there is no name in the call", begins == len(source.text))
+        line = self._name_line.match(source.text, found.end())
+        if line is not None and (before in ("", "function") or self._object.match(source.text, line.end())):
             return self._named(line[1], line.end())
+        if before in ("", "function"):
+            return Block(found.end(), [], "there is no name in the call", begins == len(source.text))
         return self._named(before, found.end())
 
     def _named(self, name: str, at: int) -> Head | Block:

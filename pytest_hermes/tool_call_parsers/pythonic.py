@@ -5,33 +5,44 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from pytest_hermes.tool_call_parsers.json_text import Malformed, Scanner, dumps, repaired, scalar
+from pytest_hermes.tool_call_parsers.json_text import ANY_STRING, Malformed, Scanner, dumps, repaired, scalar
 from pytest_hermes.tool_call_parsers.parser import Block, Call, Source, ToolCallParser
 
 _NAMED = r"\s*+[A-Za-z_][\w.\-]*+\s*+\("
 _CALL = re.compile(r"\s*+(?P<name>[A-Za-z_][\w.\-]*+)\s*+\(")
 _KEY = re.compile(r"\s*+(?P<key>[A-Za-z_]\w*+)\s*+=(?!=)\s*+")
 _SCALAR = re.compile(
-    r"""(?P<string>"[^"\\]*+(?:\\.[^"\\]*+)*+"|'[^'\\]*+(?:\\.[^'\\]*+)*+')|(?P<number>-?[0-9][0-9.eE+\-]*+)"""
-    r"|(?P<word>[A-Za-z]++)",
+    rf"(?P<string>{ANY_STRING})|(?P<number>-?[0-9][0-9.eE+\-]*+)|(?P<word>[A-Za-z]++)",
     re.DOTALL,
 )
+_STOP = r"<\|python_(?:start|end)\|>|</?function_calls>|<\|eom_id\|>|<\|eot_id\|>|<\|eom\|>"
+_BRACKETS = re.compile(rf"(?P<stop>{_STOP})|{ANY_STRING}|[()]", re.DOTALL)
 _COMMA = re.compile(r"\s*+,?+\s*+")
 _END = re.compile(r"\s*+(?:\]|\)\])?+\s*+(?:<\|python_end\|>|</function_calls>|<\|eom_id\|>|<\|eot_id\|>|<\|eom\|>)*+")
 
 
+def _past_call(text: str, at: int) -> int:
+    """Behind the bracket that closes the one before `at`."""
+    depth = 1
+    for token in _BRACKETS.finditer(text, at):
+        if token["stop"] is not None:
+            return token.start()
+        depth += {"(": 1, ")": -1}.get(token[0], 0)
+        if not depth:
+            return token.end()
+    return len(text)
+
+
 class Llama4PythonicParser(ToolCallParser):
-    """See the module docstring; `<|python_start|>` and `<|python_end|>` (olmo3: `<function_calls>`) may stand around it.
-    Without them it is calls only where the answer begins, and, if tools are known, only if it names them."""
+    """See the module docstring; `<|python_start|>` and `<|python_end|>` (olmo3: `<function_calls>`) may stand
+    around it. Without them it is calls only where the answer begins, and, if tools are known, only if it names them."""
 
     name = "llama4_pythonic"
     aliases = ("pythonic", "olmo3", "lfm2", "llama_pythonic")
     section = r"<\|python_start\|>|<function_calls>|<\|tool_call_start\|>"
     start = rf"\[(?={_NAMED})|(?:(?<=<\|python_start\|>)|(?<=<function_calls>))(?={_NAMED})"
 
-    _scanner = Scanner(
-        r"<\|python_(?:start|end)\|>|<function_calls>|<\|eom_id\|>|<\|eot_id\|>|<\|eom\|>|</function_calls>"
-    )
+    _scanner = Scanner(_STOP)
 
     def read(self, source: Source, start: re.Match[str], *, is_wrapped: bool) -> Block:
         if not (is_wrapped or start.start() <= source.indent or self._opens_answer(source, start.start())):
@@ -41,12 +52,12 @@ class Llama4PythonicParser(ToolCallParser):
         while (head := _CALL.match(source.text, at)) is not None:
             try:
                 arguments, at = self._arguments(source, head.end())
+                calls.append(Call(head["name"], dumps(arguments)))
             except Malformed as error:
-                reason = f"the call of {head['name']} cannot be read: {error}"
-                break
+                reason = reason or f"the call of {head['name']} cannot be read: {error}"
+                at = _past_call(source.text, head.end())
             except EOFError:
                 return Block(head.end(), calls, "the text ends in the middle of a call", True)
-            calls.append(Call(head["name"], dumps(arguments)))
             at = source.skip(_COMMA, at)
         if not is_wrapped and source.tools and not all(call.name in source.tools for call in calls):
             return Block(start.end(), [])
@@ -73,15 +84,15 @@ class Llama4PythonicParser(ToolCallParser):
                 raise Malformed(f"there is no key at {text[at : at + 20]!r}")
             at = key.end()
             if text.startswith(("{", "["), at):
-                span = self._scanner.span(text, at)
+                span = self._scanner.span(text, at, python=True)
                 if span.state == "cut":
                     raise EOFError
-                arguments[key["key"]] = repaired(text[at : span.end])
+                arguments[key["key"]] = repaired(text[at : span.end], python=True)
                 at = span.end
             elif (word := _SCALAR.match(text, at)) is not None:
                 if word.end() == len(text):
                     raise EOFError
-                arguments[key["key"]] = scalar(word.lastgroup or "", word[0])
+                arguments[key["key"]] = scalar(word.lastgroup or "", word[0], python=True)
                 at = word.end()
             elif text.startswith(('"', "'"), at) or at >= len(text):
                 raise EOFError

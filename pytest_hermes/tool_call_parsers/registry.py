@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import functools
-import importlib.metadata
 import warnings
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
@@ -14,7 +13,7 @@ from pytest_hermes.tool_call_parsers.bare_json import Llama3JsonParser
 from pytest_hermes.tool_call_parsers.harmony import HarmonyParser
 from pytest_hermes.tool_call_parsers.key_value import Glm45Parser, Glm47Parser, LongcatParser
 from pytest_hermes.tool_call_parsers.named_json import DeepSeekV3Parser, DeepSeekV31Parser, KimiK2Parser, MistralParser
-from pytest_hermes.tool_call_parsers.parser import ToolCallParser
+from pytest_hermes.tool_call_parsers.parser import Call, Findings, ToolCallParser
 from pytest_hermes.tool_call_parsers.pythonic import Llama4PythonicParser
 from pytest_hermes.tool_call_parsers.tagged_json import HermesParser, QwenParser
 from pytest_hermes.tool_call_parsers.xml_parameters import (
@@ -55,6 +54,15 @@ class Parser(Protocol):
 
 
 Factory = Callable[[], Parser]
+
+
+def findings_of(parser: Parser, raw: str, tools: Any = None) -> Findings:
+    """What a parser finds in a text, also of one that has nothing but `parse`."""
+    if isinstance(parser, ToolCallParser):
+        return parser.find(raw, tools)
+    content, calls = parser.parse(raw, tools=tools)
+    made = (Call(call.function.name, call.function.arguments, call.id) for call in calls or ())
+    return Findings(content, tuple(made))
 
 
 class UnknownParser(KeyError):
@@ -106,6 +114,8 @@ def register_parser(name: str, factory: Factory, *aliases: str, replace: bool = 
 def installed() -> Mapping[str, Factory]:
     """Parsers of installed packages, by name. One that cannot be loaded, or has a built-in name, is left out with a
     warning."""
+    import importlib.metadata  # takes 30 ms
+
     found: dict[str, Factory] = {}
     for entry in importlib.metadata.entry_points(group=ENTRY_POINTS):
         plain = _plain(entry.name)

@@ -21,10 +21,12 @@ class TaggedJsonParser(ToolCallParser):
     def __init_subclass__(cls) -> None:
         cls.start = re.escape(cls.opener)
         cls._scanner = Scanner(f"{re.escape(cls.opener)}|{re.escape(cls.closer)}")
+        cls._close = re.compile(rf"\s*+{re.escape(cls.closer)}")
         cls._either = re.compile(f"(?P<closes>{re.escape(cls.closer)})|{re.escape(cls.opener)}")
 
     _scanner: Scanner
     _either: re.Pattern[str]
+    _close: re.Pattern[str]
 
     def read(self, source: Source, start: re.Match[str], *, is_wrapped: bool) -> Block:
         return self.read_json(source, start.end())
@@ -33,7 +35,8 @@ class TaggedJsonParser(ToolCallParser):
         """Read the JSON calls after an opening tag."""
         found = read_objects(source, at, self._scanner)
         if not found.calls:
-            return Block(found.end, [], found.reason or _nothing(source, found.end), found.truncated)
+            end = found.end if found.truncated else source.skip(self._close, found.end)
+            return Block(end, [], found.reason or _nothing(source, found.end), found.truncated)
         if found.truncated:
             return Block(found.end, found.calls, found.reason, True)
         following = source.search(self._either, found.end)

@@ -12,6 +12,7 @@ value
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Any
 
 from pytest_hermes.tool_call_parsers.json_text import Malformed, dumps, loads, repaired
@@ -52,15 +53,17 @@ class XmlParametersParser(ToolCallParser):
             rf"|(?<=\n){cls.wrapper_end}(?=\s*+(?:{cls.wrapper}|\Z)))",
             re.DOTALL,
         )
+        cls._opener = re.compile(f"{any_function}|{cls.wrapper}")
         cls._goes_on = re.compile(rf"\s*+(?:{cls.function_end}|{cls.wrapper_end}|{any_function}|{cls.wrapper})")
 
     _parameter: re.Pattern[str]
     _function_end: re.Pattern[str]
     _value_end: re.Pattern[str]
     _goes_on: re.Pattern[str]
+    _opener: re.Pattern[str]
 
     def read(self, source: Source, start: re.Match[str], *, is_wrapped: bool) -> Block:
-        text, at, arguments = source.text, start.end(), {}
+        text, at, arguments = source.text, start.end(), dict[str, Any]()
         name = start["name"].strip().strip("\"'")
         if not name:
             return Block(at, [], "the call has no name")
@@ -69,6 +72,8 @@ class XmlParametersParser(ToolCallParser):
         while (tag := self._parameter.match(text, at)) is not None:
             begin = tag.end()
             end = source.search(self._value_end, begin)
+            while end is not None and end["next"] is not None and not self._is_new(source, name, begin, end, arguments):
+                end = source.search(self._value_end, end.end())
             if end is None:
                 return Block(begin, [], "the text ends in the middle of a call", True)
             at = end.end() if end["closed"] is not None else end.start()
@@ -82,6 +87,16 @@ class XmlParametersParser(ToolCallParser):
         closing = self._function_end.match(text, at)
         assert closing is not None
         return Block(closing.end(), [Call(name, dumps(arguments))])
+
+    def _is_new(self, source: Source, name: str, begin: int, end: re.Match[str], arguments: Mapping[str, Any]) -> bool:
+        """Whether a parameter's tag in the value that starts at `begin` can be that of the next parameter."""
+        tag = self._parameter.match(end["next"])
+        assert tag is not None
+        key = tag["key"].strip().strip("\"'")
+        known = source.tools.properties(name)
+        opener = source.search(self._opener, begin)
+        is_example = opener is not None and opener.start() < end.start()
+        return key not in arguments and (not known or key in known) and not is_example
 
     def _value(self, source: Source, name: str, tag: re.Match[str], text: str) -> Any:
         if self.trims_newline:
@@ -147,7 +162,7 @@ class DeepSeekV32Parser(XmlParametersParser):
     def _value(self, source: Source, name: str, tag: re.Match[str], text: str) -> Any:
         if tag["string"] == "true":
             return text
-        if tag["string"] is None:
+        if tag["string"] is None or not text.strip():
             return super()._value(source, name, tag, text)
         for read in (loads, repaired):
             try:

@@ -23,6 +23,7 @@ ONE = """
         (["--hermes-agent=orcale"], "*orcale*did you mean 'oracle'*"),
         (["--hermes-agent=no.such:Agent"], "*there is no module 'no.such'*"),
         (["--hermes-set", "env.attemps=2"], "*unknown setting env.attemps. Did you mean 'attempts'?*"),
+        (["--hermes-set", "env.tool_call_parser=hermse"], "*env.tool_call_parser: no tool-call parser 'hermse'. Did*"),
         (["--hermes-set", "attempts"], "*--hermes-set 'attempts': not of the form*"),
         (["--hermes-config=none.yaml"], "*none.yaml: cannot be read*"),
         (["--hermes-attempts=0"], "*env.attempts: 0 is below 1*"),

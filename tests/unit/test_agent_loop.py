@@ -361,6 +361,61 @@ async def test_a_parser_finds_calls_in_text() -> None:
     assert result.messages[1]["content"] is None and result.messages[-1]["content"] == "ok"
 
 
+GOOD = '<tool_call>{"name": "say", "arguments": {"text": "hi"}}</tool_call>'
+BAD = '<tool_call>{"name": "say", "arguments": {"text": hi}}</tool_call>'
+
+
+@pytest.mark.asyncio
+async def test_calls_left_in_the_text_are_run() -> None:
+    result = await play([{"content": f"I say it. {GOOD}"}, {"content": "ok"}], tool_call_parser="auto")
+    assert tool_results(result) == [{"output": "hi", "error": None}]
+    message = result.messages[1]
+    assert message["content"] == "I say it." and message["tool_calls"][0]["function"]["name"] == "say"
+    assert (result.turns_used, result.finished_naturally, result.tool_errors) == (2, True, [])
+
+
+@pytest.mark.asyncio
+async def test_a_call_that_cannot_be_read_is_answered_and_recorded() -> None:
+    result = await play([{"content": BAD}, {"content": GOOD}, {"content": "ok"}], tool_call_parser="hermes")
+    assert roles(result) == ["user", "assistant", "user", "assistant", "tool", "assistant"]
+    assert result.messages[1]["content"] == BAD
+    assert result.messages[2]["content"].startswith("Your tool call could not be read, so nothing was run: its JSON")
+    (error,) = result.tool_errors
+    assert (error.turn, error.tool_name, error.arguments) == (1, "", BAD) and error.error.startswith(
+        "not read: its JSON"
+    )
+    assert result.finished_naturally
+
+
+@pytest.mark.asyncio
+async def test_one_bad_call_among_good_ones_is_told_with_the_results() -> None:
+    result = await play([{"content": BAD + GOOD}, {"content": "ok"}], tool_call_parser="auto")
+    (told,) = tool_results(result)
+    assert told["output"] == "hi" and "could not be read: its JSON" in told["notice"]
+    assert len(result.tool_errors) == 1
+
+
+@pytest.mark.asyncio
+async def test_a_call_that_is_cut_off_is_not_run_and_the_model_is_told() -> None:
+    cut = {"content": GOOD[:48], "finish_reason": "length"}
+    result = await play([cut, {"content": "ok"}], tool_call_parser="auto")
+    assert "ends at the token limit of a tool call" in result.messages[2]["content"]
+    assert result.stop_reason == "finished" and not tool_results(result)
+
+
+@pytest.mark.asyncio
+async def test_calls_that_can_never_be_read_end_the_run() -> None:
+    result = await play([{"content": BAD, "repeat": True}], tool_call_parser="auto")
+    assert (result.stop_reason, result.turns_used) == ("loop", 5)
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("parser", [None, "none"])
+async def test_without_a_parser_text_is_text(parser: str | None) -> None:
+    result = await play([{"content": GOOD}], tool_call_parser=parser)
+    assert (result.stop_reason, result.messages[-1]["content"]) == ("finished", GOOD)
+
+
 # -- loops, long histories, deadlines, failures ----------------------------------------------------
 
 
