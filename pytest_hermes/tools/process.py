@@ -152,10 +152,11 @@ class ProcessTable:
         raw = data.encode()
         script = f"cd {process.folder} && [ ! -e closed ] && (payload 1<>in) && echo ok || echo closed"
         try:
-            output = await workspace.script(script, payload=raw, timeout_s=STDIN_TIMEOUT_S)
-        except ToolFailure:
+            output = await workspace.script(script, payload=raw, timeout_s=STDIN_TIMEOUT_S, may_repeat=False)
+        except ToolFailure as failure:
             raise ToolFailure(
-                f"{process.id} did not take its input within {STDIN_TIMEOUT_S:g} s: it does not read stdin.",
+                f"{process.id} did not take its input within {STDIN_TIMEOUT_S:g} s; it may have taken a part. Does it "
+                f"read stdin? ({failure})",
                 status="error",
             ) from None
         if output.strip() != b"ok":
@@ -261,23 +262,24 @@ echo $$ >"$d/runner"
   : >"$d/drained"
 }"""
 
-# `command` and `exec` go past the functions of the agent's shell.
+# `command` and `exec` go past the functions of the agent's shell; a variable of its own may be readonly.
 _START = """(
-u=$(command umask)
+hermes_u=$(command umask)
 command umask 077
-d=${TMPDIR:-/tmp}/.hermes-processes/@ID@
-case $d in /*) ;; *) d=$(command pwd)/$d ;; esac
-command mkdir -p "$d" && command mkfifo "$d/in" "$d/done" "$d/logged" "$d/started" || exit 1
-: >"$d/head" && : >"$d/new" && command printf '%s\\n' @COMMAND@ >"$d/command" || exit 1
-s= b=sh
-command -v setsid >/dev/null 2>&1 && s=setsid
-command -v bash >/dev/null 2>&1 && b=bash
+hermes_d=${TMPDIR:-/tmp}/.hermes-processes/@ID@
+case $hermes_d in /*) ;; *) hermes_d=$(command pwd)/$hermes_d ;; esac
+command mkdir -p "$hermes_d" || exit 1
+command mkfifo "$hermes_d/in" "$hermes_d/done" "$hermes_d/logged" "$hermes_d/started" || exit 1
+: >"$hermes_d/head" && : >"$hermes_d/new" && command printf '%s\\n' @COMMAND@ >"$hermes_d/command" || exit 1
+hermes_s= hermes_b=sh
+command -v setsid >/dev/null 2>&1 && hermes_s=setsid
+command -v bash >/dev/null 2>&1 && hermes_b=bash
 (
-  exec </dev/null >/dev/null 2>"$d/trouble" 8>"$d/started"
-  exec env HERMES_EXEC=run.@ID@ $s sh -c @RUNNER@ sh "$d" @ID@ $b "$u"
+  exec </dev/null >/dev/null 2>"$hermes_d/trouble" 8>"$hermes_d/started"
+  exec env HERMES_EXEC=run.@ID@ $hermes_s sh -c @RUNNER@ sh "$hermes_d" @ID@ $hermes_b "$hermes_u"
 ) &
-command read -r pid <"$d/started" || { command cat "$d/trouble"; exit 1; }
-command printf '\\n@%s %s\\n' "$pid" "$d"
+command read -r hermes_pid <"$hermes_d/started" || { command cat "$hermes_d/trouble"; exit 1; }
+command printf '\\n@%s %s\\n' "$hermes_pid" "$hermes_d"
 )"""
 
 

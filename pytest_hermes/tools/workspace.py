@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import posixpath
+import re
 import shlex
 import uuid
 from typing import TYPE_CHECKING
@@ -91,10 +92,12 @@ class Workspace:
         payload: bytes | None = None,
         max_output: int = 1_000_000,
         timeout_s: float = CONTROL_TIMEOUT_S,
+        may_repeat: bool = True,
     ) -> bytes:
         """Run a script in the control shell and return what it wrote; in it `payload` writes the given bytes.
 
         The script reports trouble in its output, not by exit code. Raises ToolFailure when it did not end in time.
+        `may_repeat`: doing it a second time does no harm, should the shell be killed in the middle.
         """
         if payload is not None and not _fits_inline(payload):
             script = "payload() { cat; }\n" + body
@@ -107,9 +110,11 @@ class Workspace:
                 body = f"payload() {{ printf %s {shlex.quote(payload.decode())}; }}\n{body}"
             async with self._control_lock:
                 result = await self._control_run(body, timeout_s, max_output)
-                if not result.output and (result.restarted or result.exit_code):
+                if not result.output and not result.timed_out and (result.restarted or result.exit_code):
                     # The shell itself was killed under us (an agent's `kill -9 -1`); a living sandbox gets a new one.
                     await self.sandbox.check()
+                    if not may_repeat:
+                        raise ToolFailure("The shell was killed while it did this; part of it may have been done.")
                     result = await self._control_run(body, timeout_s, max_output)
             output, timed_out = result.output, result.timed_out
         if timed_out:
@@ -130,13 +135,16 @@ class Workspace:
         output = await self.script(
             f"if [ -d {place} ]; then echo dir; elif [ ! -e {place} ]; then echo missing; elif [ ! -r {place} ]; then "
             f"echo denied; elif [ ! -f {place} ]; then echo special; "
-            f"else echo file; head -c {max_bytes} {place} 2>&1; fi",
+            f"else echo file; head -c {max_bytes} {place} 2>/dev/null; printf '\\n%d' $?; fi",
             max_output=max_bytes + 4096,
         )
         kind, _, content = output.partition(b"\n")
         match kind:
             case b"file":
-                return content
+                content, _, status = content.rpartition(b"\n")
+                if status == b"0":
+                    return content
+                output = await self.script(f"head -c {max_bytes} {place} 2>&1 >/dev/null")
             case b"missing":
                 raise FileMissing(path, await self._similar(path))
             case b"dir":
@@ -168,11 +176,11 @@ class Workspace:
         beside = f".hermes-{uuid.uuid4().hex[:12]}"
         body = _WRITE.replace("@PATH@", quote(path)).replace("@BESIDE@", beside)
         output = await self.script(body, payload=data)
-        head, _, rest = output.rpartition(b"\n@")[2].partition(b"\n")
-        word, _, value = head.partition(b" ")
-        if word == b"ok":
-            return Written(rest.removesuffix(b"\n").decode(errors="surrogateescape") or path, value == b"made")
-        reason = text_of(output).replace("\n@failed", "").strip() or "no answer from the shell"
+        said, _, done = output.partition(f"\n@{beside} ".encode())
+        made, _, place = done.partition(b"\n")
+        if made in (b"made", b"kept"):
+            return Written(place.removesuffix(b"\n").decode(errors="surrogateescape") or path, made == b"made")
+        reason = _SHELL_PREFIX.sub("", text_of(said).replace(f"/{beside}", "").strip()) or "no answer from the shell"
         raise ToolFailure(f"{path} could not be written: {reason[:500]}")
 
     async def remove(self, path: str) -> None:
@@ -206,11 +214,25 @@ class FileMissing(ToolFailure):
         super().__init__(f"File not found: {path}.{hint}", **details)
 
 
-_WRITE = """__hermes_write() {
+# The names of variables are such that no image or task sets them, where they are read before they are set.
+_WRITE = """__hermes_in_place() {
+  b=$t.old
+  { [ -f "$p" ] && cp -- "$p" "$b" 2>/dev/null; } || { rm -f -- "$b" 2>/dev/null; b=; }
+  w=0
+  if [ -n "${1-}" ]; then cat "$1" >"$p" || w=1; else payload >"$p" || w=1; fi
+  if [ $w = 1 ] && [ -n "$b" ]; then cat "$b" >"$p"; fi
+  rm -f ${b:+"$b"} ${1:+"$1"}
+  return $w
+}
+__hermes_write() {
   p=@PATH@ made=kept
-  if [ -L "$p" ]; then q=$(readlink -f "$p") && p=$q; fi
+  if [ -L "$p" ]; then
+    q=$(readlink -f "$p" && echo x) || { echo "it is a symbolic link that leads nowhere"; return 1; }
+    q=${q%x}
+    p=${q%?}
+  fi
   d=${p%/*} t=${p%/*}/@BESIDE@
-  if [ ! -d "${d:-/}" ]; then mkdir -p "$d" && made=made; fi
+  if [ ! -d "${d:-/}" ]; then mkdir -p "$d" || return 1; made=made; fi
   if [ -d "$p" ]; then echo "it is a directory"; return 1; fi
   if [ ! -e "$p" ]; then
     payload >"$t" && mv "$t" "$p" && return 0
@@ -221,20 +243,22 @@ _WRITE = """__hermes_write() {
   if [ ! -w "$p" ]; then echo "permission denied"; return 1; fi
   # links mode uid gid
   if [ -f "$p" ] && [ -w "${d:-/}" ] && s=$(stat -c '%h %a %u %g' "$p"); then set -- $s; else set --; fi
-  if [ "${1-}" != 1 ] || ! { [ -O "$p" ] || [ "${EUID:-$(id -u)}" = 0 ]; }; then
-    payload >"$p"
-    return
-  fi
-  m=${m:-$(umask)}
-  case $2 in 644) umask 022 ;; 664) umask 002 ;; 600) umask 077 ;; *) umask 077; made="$made other" ;; esac
+  if [ "${1-}" != 1 ] || ! { [ -O "$p" ] || [ "$(id -u)" = 0 ]; }; then __hermes_in_place; return; fi
+  [ -n "${__hermes_umask-}" ] || __hermes_umask=$(umask)
+  o=
+  case $2 in 644) umask 022 ;; 664) umask 002 ;; 600) umask 077 ;; *) umask 077; o=other ;; esac
   if payload >"$t"; then w=0; else w=1; fi
-  umask "$m"
-  if [ $w = 0 ] && { [ ! -O "$p" ] || [ ! -G "$p" ] || [ -g "$d" ]; }; then chown "$3:$4" "$t" || w=1; fi
-  case $made in *other) made=${made% other}; [ $w = 1 ] || chmod "$2" "$t" || w=1 ;; esac
+  umask "$__hermes_umask"
   if [ $w = 1 ]; then rm -f "$t"; return 1; fi
-  mv -f "$t" "$p" 2>/dev/null || { cat "$t" >"$p" && rm -f "$t"; }
+  if { [ -O "$p" ] && [ -G "$p" ] && [ ! -g "$d" ]; } || chown "$3:$4" "$t" 2>/dev/null; then
+    if [ -z "$o" ] || chmod "$2" "$t"; then
+      mv -f "$t" "$p" 2>/dev/null && return 0
+    fi
+  fi
+  __hermes_in_place "$t"
 }
-if __hermes_write 2>&1; then printf '\\n@ok %s\\n%s\\n' $made "$p"; else printf '\\n@failed\\n'; fi"""
+if __hermes_write 2>&1; then printf '\\n@@BESIDE@ %s\\n%s\\n' $made "$p"; fi"""
+_SHELL_PREFIX = re.compile(r"^\S+: line \d+: ", re.MULTILINE)
 
 
 def quote(path: str) -> str:

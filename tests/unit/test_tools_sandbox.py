@@ -379,6 +379,65 @@ def test_writing_keeps_mode_owner_and_group(desk: Desk, mode: str, folder_mode: 
     assert desk("terminal", command="stat -c %a new")["output"] == "644\n"
 
 
+def test_links_are_followed_or_refused(desk: Desk) -> None:
+    desk("terminal", command="ln -s nodir/deep/x away; ln -s b a; ln -s a b; ln -s $'odd\\n' link; echo old >odd")
+    for name in ("away", "a"):
+        assert "a symbolic link that leads nowhere" in desk("write_file", path=name, content="x")["error"]
+        assert desk("terminal", command=f"test -L {name} && echo link")["output"] == "link\n"
+    assert desk("write_file", path="link", content="new")["bytes_written"] == 3
+    assert desk("terminal", command="cat odd $'odd\\n'")["output"] == "old\nnew"
+
+
+@pytest.mark.parametrize("name", ["a\n@b", "a\n@ok made\nx", "a\n@failed", "-", "$d", "a\n"])
+def test_what_was_written_is_told_whatever_its_name(desk: Desk, name: str) -> None:
+    for content in ("one", "two"):
+        written = desk("write_file", path=name, content=content)
+        assert written["resolved_path"].endswith(f"/{name}") and written["dirs_created"] is False
+    assert desk("read_file", path=name)["content"] == "1|two"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can use a small file system")
+def test_a_full_disk_leaves_what_was_there(desk: Desk) -> None:
+    mounted = desk("terminal", command="mkdir small && mount -t tmpfs -o size=64k none small && echo yes")
+    if mounted["output"] != "yes\n":
+        pytest.skip("nothing can be mounted here")
+    try:
+        desk("terminal", command="echo old >small/one; echo old >small/two; ln small/two small/hard")
+        for name in ("one", "two", "new"):
+            failed = desk("write_file", path=f"small/{name}", content="x" * 80_000)
+            assert "No space left" in failed["error"] and ".hermes-" not in failed["error"]
+        assert desk("terminal", command="cd small && cat one two hard && ls -A")["output"] == (
+            "old\nold\nold\nhard\none\ntwo\n"
+        )
+    finally:
+        desk("terminal", command="cd ~; umount small")
+
+
+def test_files_that_cannot_be_read_say_so(desk: Desk) -> None:
+    failed = desk("read_file", path="/proc/self/mem")
+    assert "/proc/self/mem could not be read: " in failed["error"] and "nput/output error" in failed["error"]
+
+
+def test_an_agents_readonly_variables_do_not_stop_background_processes(desk: Desk) -> None:
+    desk("terminal", command="readonly d=1 u=1 s=1 b=1 pid=1 p=1 t=1 q=1 m=1")
+    started = desk("terminal", command="echo on", background=True)
+    assert "on\n" in desk("process", action="wait", session_id=started["session_id"], timeout=20)["output"]
+    assert desk("write_file", path="f", content="x")["bytes_written"] == 1
+
+
+def test_input_is_never_sent_twice(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pytest_hermes.tools.process.STDIN_TIMEOUT_S", 1.0)
+    desk("terminal", command="mkfifo go")
+    started = desk("terminal", command="cat <go >/dev/null; wc -c", background=True)
+    session = started["session_id"]
+    told = [desk("process", action="write", session_id=session, data="x" * 48_000) for _ in range(3)]
+    assert "may have taken a part" in json.dumps(told)
+    desk("terminal", command=": >go")
+    desk("process", action="close", session_id=session)
+    counted = desk("process", action="wait", session_id=session, timeout=30)["output"]
+    assert int(counted) <= 3 * 48_000
+
+
 def test_home_and_the_shells_directory_are_where_paths_start(desk: Desk) -> None:
     assert desk("write_file", path="~/tilde", content="")["resolved_path"] == f"{desk.sandbox.home}/tilde"
     desk("terminal", command="mkdir -p sub; cd sub")
@@ -598,6 +657,14 @@ def test_file_tools_act_as_the_agents_user(loop: asyncio.AbstractEventLoop, tmp_
             assert "permission denied" in (await call("write_file", path="/etc/passwd", content=""))["error"]
             assert (await call("write_file", path="mine", content="é" * 100_000))["bytes_written"] == 200_000
             assert (await call("terminal", command="stat -c %U mine"))["output"] == "nobody\n"
+            # as `RUN chown -R agent /app` leaves it: the group is one that the agent cannot give
+            await sandbox.exec("mkdir app; echo old >app/f; chown -R nobody:root app; chmod 640 app/f", user="root")
+            for content in ("new\n", "é" * 100_000):
+                assert "error" not in await call("write_file", path="app/f", content=content)
+                assert (await call("terminal", command="stat -c '%U %G %a' app/f; ls -A app"))["output"] == (
+                    "nobody root 640\nf\n"
+                )
+            assert (await sandbox.read_file("app/f")).decode() == content
             await toolbox.aclose()
 
     asyncio.run_coroutine_threadsafe(scenario(), loop).result()
