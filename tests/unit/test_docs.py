@@ -87,3 +87,18 @@ def test_the_agents_and_the_hook_of_the_guides_run(pytester):
     for agent in re.findall(r"^class (\w+)", "\n".join(agents), re.MULTILINE):
         result = pytester.runpytest_subprocess(f"--hermes-agent=my_agents:{agent}", "--model=scripted")
         result.assert_outcomes(passed=1)
+
+
+def test_the_parsers_page_names_every_parser_and_its_example_works(monkeypatch):
+    from pytest_hermes.tool_call_parsers import get_parser, list_parsers, registry
+
+    monkeypatch.setattr(registry, "_own", {})
+    page = (DOCS / "tool-call-parsers.md").read_text()
+    assert not [name for name in list_parsers() if f"`{name}`" not in page]
+    for row in re.findall(r"^\| (`.*?) \| (.*?) \|", page, re.MULTILINE):
+        names, aliases = (re.findall(r"`(\w+)`", cell) for cell in row)
+        kinds = {type(get_parser(name)) for name in names}
+        assert all(type(get_parser(alias)) in kinds for alias in aliases)
+    exec(re.findall(r"```python\n(.*?)```", page, re.DOTALL)[1], {})
+    content, calls = get_parser("shouted").parse("Now CALL help!")
+    assert content == "Now" and [call.function.name for call in calls] == ["help"]
