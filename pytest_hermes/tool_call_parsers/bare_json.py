@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 from pytest_hermes.tool_call_parsers.json_calls import ARGUMENT_KEYS, call_of
-from pytest_hermes.tool_call_parsers.json_text import Malformed, Scanner, loads, repaired
+from pytest_hermes.tool_call_parsers.json_text import Malformed, Scanner, lenient
 from pytest_hermes.tool_call_parsers.parser import Block, Source, ToolCallParser
 
 _BEFORE = re.compile(r"(?:<\|python_tag\|>|```[A-Za-z]*|[\s\[;,])+\Z")
@@ -32,16 +32,12 @@ class Llama3JsonParser(ToolCallParser):
         if span.state == "cut":
             inside = start.end() if source.may_spend(len(body)) else len(text)
             return Block(inside, [], "the text ends in the middle of a JSON object", True)
-        value: Any = None
         try:
-            value = loads(body) if span.state == "closed" else repaired(body)
-        except Malformed:
-            try:
-                value = repaired(body)
-            except Malformed as error:
-                inside = start.end() if source.may_spend(len(body)) else span.end
-                looks_like_call = '"name"' in body[:100]
-                return Block(inside, [], f"its JSON cannot be read: {error}" if looks_like_call else "")
+            value = lenient(body)
+        except Malformed as error:
+            inside = start.end() if source.may_spend(len(body)) else span.end
+            looks_like_call = '"name"' in body[:100]
+            return Block(inside, [], f"its JSON cannot be read: {error}" if looks_like_call else "")
         if not _is_call(value):
             return Block(span.end, [])
         try:

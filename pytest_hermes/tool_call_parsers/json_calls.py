@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any, NamedTuple
 
-from pytest_hermes.tool_call_parsers.json_text import FENCE, STRING, Malformed, Scanner, dumps, loads, repaired
+from pytest_hermes.tool_call_parsers.json_text import FENCE, STRING, Malformed, Scanner, dumps, lenient, loads, repaired
 from pytest_hermes.tool_call_parsers.parser import Call, Source
 
 _BETWEEN = re.compile(r"[\s,;\[\]}]*+")
@@ -58,21 +58,14 @@ def read_value(text: str, at: int, scanner: Scanner) -> tuple[Any, int, str, boo
     span = scanner.span(text, at)
     body = text[at : span.end]
     try:
-        if span.state == "closed":
-            try:
-                return loads(body), span.end, "", False
-            except Malformed:
-                return repaired(body), span.end, "", False
-        if span.state == "cut" and span.depth > 1:
-            return None, span.end, "the text ends in the middle of a call", True
-        value = repaired(body, cut=span.state == "cut")
-        if span.state == "cut" and not is_complete(value):
-            return None, span.end, "the text ends in the middle of a call", True
-        return value, span.end, "", False
+        if span.state != "cut":
+            return lenient(body), span.end, "", False
+        if span.depth == 1 and is_complete(value := repaired(body, cut=True)):
+            return value, span.end, "", False
     except Malformed as error:
-        if span.state == "cut":
-            return None, span.end, "the text ends in the middle of a call", True
-        return None, span.end, f"its JSON cannot be read: {error}", False
+        if span.state != "cut":
+            return None, span.end, f"its JSON cannot be read: {error}", False
+    return None, span.end, "the text ends in the middle of a call", True
 
 
 def is_complete(value: Any) -> bool:

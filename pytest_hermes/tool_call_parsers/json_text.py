@@ -149,6 +149,14 @@ def repaired(text: str, *, cut: bool = False, python: bool = False) -> Any:
     return _Repair(text, python=python or is_python(text)).value(cut)
 
 
+def lenient(text: str) -> Any:
+    """The value of a JSON text, repaired if need be. Raises Malformed."""
+    try:
+        return loads(text)
+    except Malformed:
+        return repaired(text)
+
+
 class _Repair:
     def __init__(self, text: str, *, python: bool) -> None:
         self.text = text

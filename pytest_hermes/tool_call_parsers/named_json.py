@@ -8,7 +8,7 @@ import string
 from typing import Any, NamedTuple
 
 from pytest_hermes.tool_call_parsers.json_calls import arguments_text, read_objects
-from pytest_hermes.tool_call_parsers.json_text import FENCE, STRING, Malformed, Scanner, dumps, loads, repaired
+from pytest_hermes.tool_call_parsers.json_text import FENCE, STRING, Malformed, Scanner, dumps, lenient, loads
 from pytest_hermes.tool_call_parsers.parser import Block, Call, Source, ToolCallParser
 
 _NAME = re.compile(r"[^\s\[\]{}<>()\"'`,;:=]+")
@@ -76,12 +76,9 @@ class NamedJsonParser(ToolCallParser):
             return Block(end, [call] if call is not None else [], "" if call is not None else "the call has no name")
         arguments: Any
         try:
-            arguments = loads(body) if span.state == "closed" else repaired(body)
+            arguments = lenient(body)
         except Malformed:
-            try:
-                arguments = repaired(body)
-            except Malformed:
-                arguments = body.strip()  # its name is known, so the loop can answer what is wrong
+            arguments = body.strip()  # its name is known, so the loop can answer what is wrong
         call = self.call(source, head, arguments)
         end = source.skip(self._end, self._junk(source, span.end))
         return Block(end, [call]) if call is not None else Block(end, [], "the call has no name")

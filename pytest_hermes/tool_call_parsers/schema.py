@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from pytest_hermes.tool_call_parsers.json_text import Malformed, loads, repaired
+from pytest_hermes.tool_call_parsers.json_text import Malformed, lenient
 
 OMITTED = object()
 """Stands for a parameter that is left out."""
@@ -108,10 +108,7 @@ def _read(word: str, wanted: str) -> Any:
             return int(number)
         return OMITTED if wanted == "integer" or number in (float("inf"), float("-inf")) else number
     try:
-        value = loads(word)
+        value = lenient(word)
     except Malformed:
-        try:
-            value = repaired(word)
-        except Malformed:
-            return OMITTED
+        return OMITTED
     return value if isinstance(value, dict if wanted == "object" else list) else OMITTED

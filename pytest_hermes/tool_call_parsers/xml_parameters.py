@@ -15,7 +15,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from pytest_hermes.tool_call_parsers.json_text import Malformed, dumps, loads, repaired
+from pytest_hermes.tool_call_parsers.json_text import Malformed, dumps, lenient
 from pytest_hermes.tool_call_parsers.parser import THINK, Block, Call, Source, ToolCallParser
 from pytest_hermes.tool_call_parsers.schema import OMITTED
 
@@ -164,9 +164,7 @@ class DeepSeekV32Parser(XmlParametersParser):
             return text
         if tag["string"] is None or not text.strip():
             return super()._value(source, name, tag, text)
-        for read in (loads, repaired):
-            try:
-                return read(text.strip())
-            except Malformed:
-                continue
-        return text
+        try:
+            return lenient(text.strip())
+        except Malformed:
+            return text
