@@ -6,9 +6,10 @@ import re
 from typing import Any
 
 from pytest_hermes.tool_call_parsers.json_calls import ARGUMENT_KEYS, call_of
-from pytest_hermes.tool_call_parsers.json_text import Malformed, Scanner, lenient
+from pytest_hermes.tool_call_parsers.json_text import ANY_STRING, Malformed, Scanner, lenient
 from pytest_hermes.tool_call_parsers.parser import Block, Source, ToolCallParser
 
+_KEYED = re.compile(rf"\{{\s*+(?:{ANY_STRING})\s*+:", re.DOTALL)
 _BEFORE = re.compile(r"(?:<\|python_tag\|>|```[A-Za-z]*|[\s\[;,])+\Z")
 _BEFORE_CHARS = 64
 _AFTER = re.compile(r"\s*+(?:\]\s*+)?(?:```)?(?:\s*+(?:<\|eom_id\|>|<\|eot_id\|>|;(?=\s*+\Z)))*+")
@@ -29,13 +30,14 @@ class Llama3JsonParser(ToolCallParser):
         text, at = source.text, start.start()
         span = self._scanner.span(text, at)
         body = text[at : span.end]
+        is_object = _KEYED.match(text, at) is not None  # and not a brace in prose; then what is in it is data
         if span.state == "cut":
-            inside = start.end() if source.may_spend(len(body)) else len(text)
+            inside = start.end() if not is_object and source.may_spend(len(body)) else len(text)
             return Block(inside, [], "the text ends in the middle of a JSON object", True)
         try:
             value = lenient(body)
         except Malformed as error:
-            inside = start.end() if source.may_spend(len(body)) else span.end
+            inside = start.end() if not is_object and source.may_spend(len(body)) else span.end
             looks_like_call = '"name"' in body[:100]
             return Block(inside, [], f"its JSON cannot be read: {error}" if looks_like_call else "")
         if not _is_call(value):

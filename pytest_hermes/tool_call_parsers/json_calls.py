@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from pytest_hermes.tool_call_parsers.json_text import FENCE, STRING, Malformed, Scanner, dumps, lenient, loads, repaired
 from pytest_hermes.tool_call_parsers.parser import Call, Source
 
-_BETWEEN = re.compile(r"[\s,;\[\]}]*+")
+_BETWEEN = re.compile(r"[\s,;\]}]*+")
 _STRING = re.compile(STRING, re.DOTALL)
 ARGUMENT_KEYS = ("arguments", "parameters")
 
@@ -28,17 +28,22 @@ class Objects(NamedTuple):
 def read_objects(source: Source, at: int, scanner: Scanner) -> Objects:
     """Read objects until something else comes; lists, fences and stray closing brackets around them are passed over.
 
-    Never raises.
+    An object that cannot be read ends the sequence where it begins if there is a marker in it: its strings may be
+    anything. Never raises.
     """
     text, calls, reason, nameless = source.text, list[Call](), "", None
     while True:
         at = source.skip(_BETWEEN, at)
-        if text.startswith("```", at):
+        if text.startswith("[", at) and not scanner.stop.match(text, at):
+            at += 1
+        elif text.startswith("```", at):
             at = source.skip(FENCE, at)
         elif text.startswith("{", at):
             value, end, failure, truncated = read_value(text, at, scanner)
             if truncated:
                 return Objects(at, calls, reason or failure, True, nameless)
+            if failure and scanner.stop.search(text, at, end):
+                return Objects(at + 1, calls, reason or failure, False, nameless)
             at = end
             if not failure:
                 try:
@@ -70,7 +75,7 @@ def read_value(text: str, at: int, scanner: Scanner) -> tuple[Any, int, str, boo
 
 def is_complete(value: Any) -> bool:
     """Whether an object that may have been cut off after a member has all of a call."""
-    return isinstance(value, dict) and "name" in value and any(value.get(key) for key in ARGUMENT_KEYS)
+    return isinstance(value, dict) and "name" in value and any(value.get(key) is not None for key in ARGUMENT_KEYS)
 
 
 def call_of(value: Any) -> Call:

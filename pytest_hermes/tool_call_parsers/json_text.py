@@ -51,6 +51,7 @@ class Scanner:
     """Finds the end of a JSON value. `stop` is a pattern of markers that end it early, outside of its strings."""
 
     def __init__(self, stop: str) -> None:
+        self.stop = re.compile(stop)
         self._json = re.compile(rf'{stop}|{STRING}|[\[\]{{}}]|"', re.DOTALL)
         self._python = re.compile(rf"""{stop}|{ANY_STRING}|[\[\]{{}}]|["']""", re.DOTALL)
 

@@ -11,21 +11,25 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from pytest_hermes.tool_call_parsers.json_calls import read_value
 from pytest_hermes.tool_call_parsers.json_text import dumps
 from pytest_hermes.tool_call_parsers.parser import Block, Call, Source
 from pytest_hermes.tool_call_parsers.schema import OMITTED
 from pytest_hermes.tool_call_parsers.tagged_json import TaggedJsonParser
 
 _SPACE = re.compile(r"(?:\s|\\n)*+")
-_NAME = re.compile(r"[^\s<>{}\[\]\"'`,]+")
+_NAME = re.compile(r"[\w.:/\-]*\w[\w.:/\-]*")
 _JSON = re.compile(r"\s*+(?:```[A-Za-z]*+\s*+)?[\[{]")
 
 
 class KeyValueParser(TaggedJsonParser):
     """See the module docstring; a JSON body between the tags is read as well."""
 
+    skips_thoughts = True
     prefix = ""
     """Before `arg_key` and `arg_value` in the tags."""
+    names_alone = True
+    """A name between the tags is a call without arguments, whether or not it is known."""
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -38,11 +42,16 @@ class KeyValueParser(TaggedJsonParser):
         )
         # The real end of a value is the one that the next tag follows, or the end of the text.
         cls._value_end = re.compile(f"</{value}(?={space}(?:<{key}|{closer}|{opener}|<\\||\\Z))")
+        # A value whose end is missing: the tags of the next pair, or of the next call with its first pair.
+        cls._pair = re.compile(f"<{key}(?P<key>[^<>]*+)</{key}{space}<{value}")
+        cls._next_call = re.compile(f"{closer}{space}{opener}{space}(?P<name>[^\\s<>]++){space}<{key}")
         cls._stray = re.compile(f"{space}(?:</{key}{space}|</{value}{space})*+")
         cls._value_start = re.compile(f"{space}(?:</{key}{space})*+(?:<{value})?+")
 
     _tag: re.Pattern[str]
     _value_end: re.Pattern[str]
+    _pair: re.Pattern[str]
+    _next_call: re.Pattern[str]
     _stray: re.Pattern[str]
     _value_start: re.Pattern[str]
 
@@ -52,7 +61,7 @@ class KeyValueParser(TaggedJsonParser):
         return _Reading(self, source, start.end()).block()
 
     def read_bare(self, source: Source, at: int) -> Block | None:
-        return None
+        return super().read_bare(source, at) if self.prefix else None
 
 
 class _Reading:
@@ -83,14 +92,18 @@ class _Reading:
             if key:
                 self.at = end
                 return self._pairs(name, key)
+        if _NAME.fullmatch(name) and rest.lstrip().startswith("{"):
+            return self._json_arguments(name)
         if not _NAME.fullmatch(name) or rest.strip():
             reason = "there is no tool's name after the opening tag" if kind else "the text ends there"
             return Block(self.at, [], reason, not kind)
         if kind in ("", "opens"):
             self.at = end if not kind else end - len(self.grammar.opener)
             return self._unclosed(name, is_cut=not kind)
-        if kind == "closes":
+        if kind == "closes" and (self.grammar.names_alone or name in self.source.tools):
             return self._made(name, end)
+        if kind == "closes":
+            return Block(end, [], "there is neither a JSON object nor a known tool's name between the tags")
         if kind in ("value", "key"):
             self.at = end
             return self._pairs(name, None) if kind == "key" else Block(end, [], f"a value of {name} has no key")
@@ -126,7 +139,10 @@ class _Reading:
                 self.at = end
             self.at = self.source.skip(self.grammar._value_start, self.at)
             close = self.source.search(self.grammar._value_end, self.at)
-            if close is None:
+            if (missing := self._missing_end(name, close)) is not None:
+                self._put(name, key.strip(), self.text[self.at : missing])
+                self.at = missing
+            elif close is None:
                 block = self._open_value(name, key.strip())
                 if block is not None:
                     return block
@@ -136,6 +152,29 @@ class _Reading:
             block, key = self._next(name), None
             if block is not None:
                 return block
+
+    def _missing_end(self, name: str, close: re.Match[str] | None) -> int | None:
+        """Where the value ends if its own end is missing and the one that follows belongs to another."""
+        known = self.source.tools
+        pair = self.source.search(self.grammar._pair, self.at)
+        before = len(self.text) if close is None else close.start()
+        if pair is not None and pair.start() < before:
+            key = pair["key"].strip()
+            if key in known.properties(name) and key not in self.arguments:
+                return pair.start()
+        following = self.source.search(self.grammar._next_call, self.at)
+        if following is not None and following.start() < before and (not known or following["name"] in known):
+            return following.start()
+        return None
+
+    def _json_arguments(self, name: str) -> Block:
+        """`name` and a JSON object, as GLM 4 writes it."""
+        at = self.text.index("{", self.at)
+        value, end, reason, truncated = read_value(self.text, at, self.grammar._scanner)
+        if reason or not isinstance(value, dict):
+            return Block(at, [], reason or "the arguments are no object", truncated)
+        end = self.source.skip(self.grammar._close, end)
+        return Block(end, [Call(name, dumps(value))])
 
     def _open_value(self, name: str, key: str) -> Block | None:
         """A value that is never closed: the block's own end ends it."""
@@ -200,6 +239,7 @@ class LongcatParser(KeyValueParser):
 
     name = "longcat"
     aliases = ("longcat_flash",)
+    names_alone = False
     opener = "<longcat_tool_call>"
     closer = "</longcat_tool_call>"
     prefix = "longcat_"

@@ -34,9 +34,10 @@ class NamedJsonParser(ToolCallParser):
 
     def __init_subclass__(cls) -> None:
         if hasattr(cls, "stop"):
-            cls._scanner = Scanner(cls.stop)
+            thoughts = (re.escape(tag) for pair in cls.thinks for tag in pair)
+            cls._scanner = Scanner("|".join((cls.stop, *thoughts)))
             cls._stop = re.compile(cls.stop)
-            cls._closed = re.compile(rf"(?:{cls.stop})(?=\s*+(?:{cls.stop}|\Z))")
+            cls._closed = re.compile(rf"{cls.start}|(?:{cls.stop})(?=\s*+(?:{cls.stop}|\Z))")
             cls._end = re.compile(rf"(?:\s*+(?:```\s*+)?(?:{cls.end}))*+")
 
     _scanner: Scanner
@@ -117,7 +118,7 @@ class MistralParser(NamedJsonParser):
     name = "mistral"
     thinks = (("[THINK]", "[/THINK]"), ("<think>", "</think>"))
     start = r"\[TOOL_CALLS\]"
-    stop = r"\[TOOL_CALLS\]|\[/?THINK\]|</s>"
+    stop = r"\[TOOL_CALLS\]|</s>"
     end = r"(?!)"
 
     _call_id = re.compile(r"\s*+\[CALL_ID\]\s*+([A-Za-z0-9_-]*+)")

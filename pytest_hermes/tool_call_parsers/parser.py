@@ -80,6 +80,8 @@ class Block(NamedTuple):
     truncated: bool = False
     begin: int | None = None
     """Where its markup begins, if before the marker."""
+    is_open: bool = False
+    """The section goes on: the next block needs no marker of its own."""
 
 
 class Source:
@@ -138,6 +140,8 @@ class ToolCallParser:
     """Openers and closers of thoughts. Calls in a closed one are drafts."""
     orphan_closes_thought: ClassVar[bool] = True
     """A closer without an opener closes a thought that began with the text."""
+    skips_thoughts: ClassVar[bool] = False
+    """A thought ends at the first closer, whatever stands around it: values of this format have no quotes."""
     section: ClassVar[str] = ""
     """Pattern of what may stand before a block, as part of its markup."""
     start: ClassVar[str]
@@ -147,6 +151,7 @@ class ToolCallParser:
         self._make_id = make_id or self.new_id
         opens = "|".join(re.escape(opener) for opener, _ in self.thinks) or "(?!)"
         closes = "|".join(re.escape(closer) for _, closer in self.thinks) or "(?!)"
+        self._close = re.compile(closes)
         section = self.section or "(?!)"
         self._marks = re.compile(
             f"(?P<_opens>{opens})|(?P<_closes>{closes})|(?P<_section>{section})|(?P<_start>{self.start})", re.DOTALL
@@ -237,6 +242,13 @@ class ToolCallParser:
                 run = (begin, match.end())
                 if match["_section"] is not None:
                     continue
+                if (
+                    thought is not None
+                    and self.skips_thoughts
+                    and (close := source.search(self._close, at)) is not None
+                ):
+                    at = close.start()
+                    continue
                 block = self.read(source, match, is_wrapped=directly)
                 truncated = block.truncated
                 at = max(at, block.end)
@@ -244,7 +256,7 @@ class ToolCallParser:
                     first = min(begin, match.start() if block.begin is None else block.begin)
                     (items if thought is None else drafts).append(_Item(first, at, block.calls, block.reason))
                 if block.calls:
-                    run = (0, -1)
+                    run = (at, at) if block.is_open else (0, -1)
         if thought is not None:
             thoughts.append((thought, len(text)))
         items += drafts

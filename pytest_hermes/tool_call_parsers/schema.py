@@ -10,7 +10,7 @@ from pytest_hermes.tool_call_parsers.json_text import Malformed, lenient
 
 OMITTED = object()
 """Stands for a parameter that is left out."""
-_NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?")
+_NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 _BOOLEANS = {"true": True, "True": True, "false": False, "False": False}
 _MAX_DEPTH = 8
 _MAX_DIGITS = 4000

@@ -20,7 +20,8 @@ class TaggedJsonParser(ToolCallParser):
 
     def __init_subclass__(cls) -> None:
         cls.start = re.escape(cls.opener)
-        cls._scanner = Scanner(f"{re.escape(cls.opener)}|{re.escape(cls.closer)}")
+        thoughts = (re.escape(tag) for pair in cls.thinks for tag in pair)
+        cls._scanner = Scanner("|".join((re.escape(cls.opener), re.escape(cls.closer), *thoughts)))
         cls._close = re.compile(rf"\s*+{re.escape(cls.closer)}")
         cls._either = re.compile(f"(?P<closes>{re.escape(cls.closer)})|{re.escape(cls.opener)}")
 

@@ -33,6 +33,7 @@ class XmlParametersParser(ToolCallParser):
     parameter_end = r"</parameter>"
     trims_newline = True
     """One line break after a parameter's tag and one before its end are markup."""
+    skips_thoughts = True
     needs_known_name = True
     """Without the wrapper, only known names are calls."""
     end_of_text = r"<\|im_end\|>|<\|endoftext\|>"
@@ -43,14 +44,14 @@ class XmlParametersParser(ToolCallParser):
         any_function, any_parameter = (re.sub(r"\(\?P<\w+>", "(?:", tag) for tag in (cls.function, cls.parameter))
         ends = rf"{cls.function_end}|{cls.wrapper_end}|{any_function}|{cls.wrapper}|{cls.end_of_text}|\Z"
         cls._parameter = re.compile(rf"\s*+{cls.parameter}", re.DOTALL)
-        cls._function_end = re.compile(rf"\s*+(?P<closes>{cls.function_end})?+\s*+(?:{cls.wrapper_end})?+")
+        cls._function_end = re.compile(rf"\s*+(?:{cls.function_end})?+\s*+(?P<ends>{cls.wrapper_end})?+")
         # A value ends at the end tag that the next tag follows. Where the end tag is missing, at a parameter's tag that
         # begins a line, or at the end of the call.
         cls._value_end = re.compile(
             rf"(?P<closed>{cls.parameter_end}(?=\s*+(?:{any_parameter}|{ends})))"
             rf"|(?P<next>(?<=\n){any_parameter})"
-            rf"|(?P<ended>{cls.function_end}(?=\s*+(?:{cls.wrapper_end}|{cls.wrapper}|{any_function}|\Z))"
-            rf"|(?<=\n){cls.wrapper_end}(?=\s*+(?:{cls.wrapper}|\Z)))",
+            rf"|(?P<ended>{cls.function_end}(?=\s*+(?:{cls.wrapper_end}|{cls.wrapper}|{any_function}))"
+            rf"|(?<=\n){cls.wrapper_end}(?=\s*+{cls.wrapper}))",
             re.DOTALL,
         )
         cls._opener = re.compile(f"{any_function}|{cls.wrapper}")
@@ -86,7 +87,7 @@ class XmlParametersParser(ToolCallParser):
             return Block(at, [], reason, is_cut)
         closing = self._function_end.match(text, at)
         assert closing is not None
-        return Block(closing.end(), [Call(name, dumps(arguments))])
+        return Block(closing.end(), [Call(name, dumps(arguments))], is_open=is_wrapped and closing["ends"] is None)
 
     def _is_new(self, source: Source, name: str, begin: int, end: re.Match[str], arguments: Mapping[str, Any]) -> bool:
         """Whether a parameter's tag in the value that starts at `begin` can be that of the next parameter."""
