@@ -100,7 +100,7 @@ class AutoParser(ToolCallParser):
         self._make = make_id
 
     def find(self, raw: str, tools: Iterable[Any] | None = None) -> Findings:
-        schemas = list(tools or ())
+        schemas = list(tools) if isinstance(tools, Iterable) else []
         kinds = formats_of_text(raw)
         found = []
         for kind in kinds or ([HermesParser, Llama4PythonicParser] if Tools(schemas) else []):

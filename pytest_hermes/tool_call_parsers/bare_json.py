@@ -33,13 +33,13 @@ class Llama3JsonParser(ToolCallParser):
         is_object = _KEYED.match(text, at) is not None  # and not a brace in prose; then what is in it is data
         if span.state == "cut":
             inside = start.end() if not is_object and source.may_spend(len(body)) else len(text)
-            return Block(inside, [], "the text ends in the middle of a JSON object", True)
+            is_call = _looks_like_call(body)
+            return Block(inside, [], "the text ends in the middle of a JSON object" if is_call else "", is_call)
         try:
             value = lenient(body)
         except Malformed as error:
             inside = start.end() if not is_object and source.may_spend(len(body)) else span.end
-            looks_like_call = '"name"' in body[:100]
-            return Block(inside, [], f"its JSON cannot be read: {error}" if looks_like_call else "")
+            return Block(inside, [], f"its JSON cannot be read: {error}" if _looks_like_call(body) else "")
         if not _is_call(value):
             return Block(span.end, [])
         try:
@@ -49,6 +49,11 @@ class Llama3JsonParser(ToolCallParser):
         before = _BEFORE.search(text, max(0, at - _BEFORE_CHARS), at)
         end = source.skip(_AFTER, span.end)
         return Block(end, [call], begin=at if before is None else before.start())
+
+
+def _looks_like_call(body: str) -> bool:
+    """Whether an object that cannot be read was meant as a call, so that the model is told."""
+    return '"name"' in body[:200] and any(f'"{key}"' in body[:1000] for key in ARGUMENT_KEYS)
 
 
 def _is_call(value: Any) -> bool:

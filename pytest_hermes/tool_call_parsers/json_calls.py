@@ -41,8 +41,9 @@ def read_objects(source: Source, at: int, scanner: Scanner) -> Objects:
         elif text.startswith("{", at):
             value, end, failure, truncated = read_value(text, at, scanner)
             if truncated:
-                return Objects(at, calls, reason or failure, True, nameless)
-            if failure and scanner.stop.search(text, at, end):
+                resumed = at if source.may_spend(end - at) else end
+                return Objects(resumed, calls, reason or failure, True, nameless)
+            if failure and source.may_spend(end - at) and scanner.stop.search(text, at, end):
                 return Objects(at + 1, calls, reason or failure, False, nameless)
             at = end
             if not failure:

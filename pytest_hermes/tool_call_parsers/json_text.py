@@ -16,9 +16,11 @@ def _quoted(quote: str) -> str:
 
 
 def _triple(quote: str) -> str:
-    return rf"{quote}{{3}}(?:[^{quote}\\]|\\.|{quote}(?!{quote}{quote}))*+{quote}{{3}}"
+    # One that is never closed goes to the text's end, so that it is looked for once.
+    return rf"{quote}{{3}}(?:[^{quote}\\]|\\.|{quote}(?!{quote}{quote}))*+(?:{quote}{{3}}|\\?+\Z)"
 
 
+TRIPLES = ('"""', "'''")
 STRING = _quoted('"')
 ANY_STRING = "|".join((_triple('"'), _triple("'"), STRING, _quoted("'")))
 """A string of JSON or Python; the text is matched with DOTALL."""
@@ -47,6 +49,11 @@ def is_python(text: str, start: int = 0) -> bool:
     return first is not None and first[1] == "'"
 
 
+def _is_open(word: str) -> bool:
+    """Whether a string that starts with three quotes lacks those at its end."""
+    return word.startswith(TRIPLES) and not (len(word) >= 6 and word.endswith(word[:3]))
+
+
 class Scanner:
     """Finds the end of a JSON value. `stop` is a pattern of markers that end it early, outside of its strings."""
 
@@ -68,7 +75,7 @@ class Scanner:
                 if depth <= 0:
                     return Span(token.end(), "closed")
             elif word[0] in "\"'":
-                if len(word) == 1:  # a string that never ends
+                if len(word) == 1 or _is_open(word):  # a string that never ends
                     return Span(len(text), "cut", depth + 1)
             else:
                 return Span(token.start(), "stopped", depth)
@@ -249,7 +256,9 @@ def scalar(kind: str, word: str, *, python: bool) -> Any:
 
     `python`: a string in double quotes has Python's escapes, too.
     """
-    if kind == "string" and word.startswith(('"""', "'''")) and len(word) >= 6:
+    if kind == "string" and _is_open(word):
+        raise Malformed("a string is not closed")
+    if kind == "string" and word.startswith(TRIPLES):
         return _unescaped(word[3:-3])
     if kind == "string":
         return _unescaped(word[1:-1]) if python or word[0] == "'" else loads(word)

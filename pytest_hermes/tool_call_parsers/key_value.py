@@ -45,6 +45,7 @@ class KeyValueParser(TaggedJsonParser):
         # A value whose end is missing: the tags of the next pair, or of the next call with its first pair.
         cls._pair = re.compile(f"<{key}(?P<key>[^<>]*+)</{key}{space}<{value}")
         cls._next_call = re.compile(f"{closer}{space}{opener}{space}(?P<name>[^\\s<>]++){space}<{key}")
+        cls._block_end = re.compile(rf"{closer}(?={space}(?:{opener}|<\||\Z))")
         cls._stray = re.compile(f"{space}(?:</{key}{space}|</{value}{space})*+")
         cls._value_start = re.compile(f"{space}(?:</{key}{space})*+(?:<{value})?+")
 
@@ -52,6 +53,7 @@ class KeyValueParser(TaggedJsonParser):
     _value_end: re.Pattern[str]
     _pair: re.Pattern[str]
     _next_call: re.Pattern[str]
+    _block_end: re.Pattern[str]
     _stray: re.Pattern[str]
     _value_start: re.Pattern[str]
 
@@ -139,7 +141,7 @@ class _Reading:
                 self.at = end
             self.at = self.source.skip(self.grammar._value_start, self.at)
             close = self.source.search(self.grammar._value_end, self.at)
-            if (missing := self._missing_end(name, close)) is not None:
+            if (missing := self._missing_end(name, key.strip(), close)) is not None:
                 self._put(name, key.strip(), self.text[self.at : missing])
                 self.at = missing
             elif close is None:
@@ -153,18 +155,18 @@ class _Reading:
             if block is not None:
                 return block
 
-    def _missing_end(self, name: str, close: re.Match[str] | None) -> int | None:
-        """Where the value ends if its own end is missing and the one that follows belongs to another."""
+    def _missing_end(self, name: str, current: str, close: re.Match[str] | None) -> int | None:
+        """Where the value of `current` ends if its own end is missing and the one that follows belongs to another."""
         known = self.source.tools
-        pair = self.source.search(self.grammar._pair, self.at)
         before = len(self.text) if close is None else close.start()
-        if pair is not None and pair.start() < before:
-            key = pair["key"].strip()
-            if key in known.properties(name) and key not in self.arguments:
-                return pair.start()
         following = self.source.search(self.grammar._next_call, self.at)
         if following is not None and following.start() < before and (not known or following["name"] in known):
             return following.start()
+        pair = self.source.search(self.grammar._pair, self.at)
+        if pair is not None and pair.start() < before:
+            key = pair["key"].strip()
+            if key in known.properties(name) and key != current and key not in self.arguments:
+                return pair.start()
         return None
 
     def _json_arguments(self, name: str) -> Block:
@@ -178,9 +180,9 @@ class _Reading:
 
     def _open_value(self, name: str, key: str) -> Block | None:
         """A value that is never closed: the block's own end ends it."""
-        close = self.source.search(self.grammar._either, self.at)
-        if close is None or not close["closes"]:
-            return Block(self.at, [], "the text ends in the middle of a call", close is None)
+        close = self.source.search(self.grammar._block_end, self.at)
+        if close is None:
+            return Block(self.at, [], "the text ends in the middle of a call", True)
         self._put(name, key, self.text[self.at : close.start()])
         self.at = close.start()
         return None

@@ -12,6 +12,9 @@ from pytest_hermes.tool_call_parsers.json_text import FENCE, STRING, Malformed, 
 from pytest_hermes.tool_call_parsers.parser import Block, Call, Source, ToolCallParser
 
 _NAME = re.compile(r"[^\s\[\]{}<>()\"'`,;:=]+")
+_CUT = "the text ends in the middle of a call"
+_CUT_NAME = re.compile(r"\s*+[\w.:\-]*+\s*+")
+"""What may stand behind a marker at the end of a text that is cut; behind one that prose mentions stands more."""
 _SPACE = re.compile(r"\s*+")
 _COMPLETE = re.compile(rf"{STRING}|null\b", re.DOTALL)
 
@@ -67,21 +70,27 @@ class NamedJsonParser(ToolCallParser):
             return self._without_object(source, head, at)
         span = self._scanner.span(text, at)
         body = text[at : span.end]
+        if span.state == "cut" and not source.may_spend(len(body)):
+            return Block(len(text), [], _CUT, True)
         if span.state == "cut":
             # A marker in a string that never ends is a marker, if the block ends there indeed.
             closed = source.search(self._closed, at)
             if closed is None:
-                return Block(at + 1, [], "the text ends in the middle of a call", True)
-            call = self.call(source, head, text[at : closed.start()].strip())
+                return Block(at + 1, [], _CUT, True)
+            call = self.call(source, head, _raw(text[at : closed.start()]))
             end = source.skip(self._end, closed.start())
             return Block(end, [call] if call is not None else [], "" if call is not None else "the call has no name")
         arguments: Any
+        end = span.end
         try:
             arguments = lenient(body)
         except Malformed:
-            arguments = body.strip()  # its name is known, so the loop can answer what is wrong
+            # Its name is known, so the loop can answer what is wrong. A marker in what cannot be read is a marker.
+            marker = self._stop.search(body) if source.may_spend(len(body)) else None
+            arguments = _raw(body if marker is None else body[: marker.start()])
+            end = span.end if marker is None else at + marker.start()
         call = self.call(source, head, arguments)
-        end = source.skip(self._end, self._junk(source, span.end))
+        end = source.skip(self._end, self._junk(source, end))
         return Block(end, [call]) if call is not None else Block(end, [], "the call has no name")
 
     def _without_object(self, source: Source, head: Head, at: int) -> Block:
@@ -90,9 +99,9 @@ class NamedJsonParser(ToolCallParser):
         if (encoded := _COMPLETE.match(source.text, at)) is not None:
             raw, end = encoded[0], encoded.end()
         elif stop is not None:
-            raw, end = source.text[at : stop.start()].strip().removesuffix("```").strip(), stop.start()
+            raw, end = _raw(source.text[at : stop.start()]), stop.start()
         else:
-            return Block(at, [], "the text ends in the middle of a call", True)
+            return Block(at, [], _CUT, True)
         arguments: Any = raw
         if raw in ("", "null"):
             arguments = {}
@@ -109,6 +118,11 @@ class NamedJsonParser(ToolCallParser):
         """Past what stands between the arguments and the end marker: a brace too many, the same object again."""
         stop = source.search(self._stop, at)
         return at if stop is None or source.text[at : stop.start()].strip(" \t\r\n}`") else stop.start()
+
+
+def _raw(text: str) -> str:
+    """Arguments as the model wrote them, without a fence's end."""
+    return text.strip().removesuffix("```").strip()
 
 
 class MistralParser(NamedJsonParser):
@@ -149,10 +163,11 @@ class MistralParser(NamedJsonParser):
         return Block(found.end, [call], begin=start.start() - len(before) + name.start())
 
     def head(self, source: Source, at: int) -> Head | Block:
-        at = source.skip(_SPACE, at)
+        directly, at = at, source.skip(_SPACE, at)
         match = _NAME.match(source.text, at)
         if match is None:
-            return Block(at, [], "there is no call after the marker", at == len(source.text))
+            is_cut = at == len(source.text)
+            return Block(at, [], "there is no call after the marker" if is_cut else "", is_cut)
         name, at = match[0], match.end()
         identity = None
         if (found := self._call_id.match(source.text, at)) is not None:
@@ -162,7 +177,8 @@ class MistralParser(NamedJsonParser):
             return Head(name, arguments.end(), identity)
         if self._nothing.match(source.text, at):
             if at == len(source.text) and source.tools and name not in source.tools:
-                return Block(at, [], "the text ends in the middle of a name", True)
+                is_call = match.start() == directly  # in prose there is a space before the next word
+                return Block(at, [], "the text ends in the middle of a name" if is_call else "", is_call)
             if missing := source.tools.lacks(name, {}):
                 return Block(
                     at, [], f"the call of {name} has no {', '.join(map(str, missing))}", at == len(source.text)
@@ -170,7 +186,8 @@ class MistralParser(NamedJsonParser):
             return Block(at, [Call(name, "{}", identity)])
         at = source.skip(_SPACE, at)
         if not source.text.startswith("{", at):
-            return Block(at, [], "the name is followed by neither [ARGS] nor a JSON object")
+            is_call = match.start() == directly
+            return Block(at, [], "the name is followed by neither [ARGS] nor a JSON object" if is_call else "")
         return Head(name, at, identity)
 
 
@@ -191,9 +208,8 @@ class DeepSeekV3Parser(NamedJsonParser):
     def head(self, source: Source, at: int) -> Head | Block:
         found = source.search(self._separator, at)
         if found is None or not found["sep"]:
-            is_cut = found is None
-            reason = "the text ends in the middle of a call" if is_cut else "there is no separator in the call"
-            return Block(at if found is None else found.start(), [], reason, is_cut)
+            is_cut = found is None and _CUT_NAME.fullmatch(source.text, at) is not None
+            return Block(at if found is None else found.start(), [], _CUT if is_cut else "", is_cut)
         before = source.text[at : found.start()].strip()
         begins = source.skip(_SPACE, found.end())
         if source.text.startswith("{", begins):
@@ -233,9 +249,8 @@ class KimiK2Parser(NamedJsonParser):
     def head(self, source: Source, at: int) -> Head | Block:
         found = source.search(self._argument, at)
         if found is None or not found["sep"]:
-            is_cut = found is None
-            reason = "the text ends in the middle of a call" if is_cut else "there is no argument marker in the call"
-            return Block(at if found is None else found.start(), [], reason, is_cut)
+            is_cut = found is None and _CUT_NAME.fullmatch(source.text, at) is not None
+            return Block(at if found is None else found.start(), [], _CUT if is_cut else "", is_cut)
         identity = source.text[at : found.start()].strip()
         if match := self._identity.fullmatch(identity):
             return Head(match["name"], found.end(), identity)

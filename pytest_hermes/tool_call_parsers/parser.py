@@ -151,7 +151,7 @@ class ToolCallParser:
         self._make_id = make_id or self.new_id
         opens = "|".join(re.escape(opener) for opener, _ in self.thinks) or "(?!)"
         closes = "|".join(re.escape(closer) for _, closer in self.thinks) or "(?!)"
-        self._close = re.compile(closes)
+        self._thought_end = re.compile(closes)
         section = self.section or "(?!)"
         self._marks = re.compile(
             f"(?P<_opens>{opens})|(?P<_closes>{closes})|(?P<_section>{section})|(?P<_start>{self.start})", re.DOTALL
@@ -229,11 +229,11 @@ class ToolCallParser:
             elif match["_closes"] is not None:
                 if thought is not None:
                     thoughts.append((thought, match.start()))
-                    drafts = []
+                    drafts, truncated = [], False
                     settled = match.end()
                 elif self.orphan_closes_thought:
                     thoughts.append((settled, match.start()))
-                    items = []
+                    items, truncated = [], False
                     settled = match.end()
                 thought = None
             else:
@@ -245,11 +245,13 @@ class ToolCallParser:
                 if (
                     thought is not None
                     and self.skips_thoughts
-                    and (close := source.search(self._close, at)) is not None
+                    and (close := source.search(self._thought_end, at)) is not None
                 ):
                     at = close.start()
                     continue
                 block = self.read(source, match, is_wrapped=directly)
+                if not block.calls and text[match.start() - 1 : match.start()] == "`":
+                    block = Block(block.end, [])  # a marker in backticks is only spoken of
                 truncated = block.truncated
                 at = max(at, block.end)
                 if block.calls or block.reason:
@@ -267,12 +269,22 @@ class ToolCallParser:
     def _numbered(self, calls: Iterable[Call]) -> Iterator[Call]:
         """The calls, each with an id of its own."""
         taken: set[str] = set()
-        for call in calls:
+        for given in calls:
+            call = Call(encodable(given.name), encodable(given.arguments), given.id and encodable(given.id))
             identity = call.id if call.id and call.id not in taken else self._make_id()
             while identity in taken:
                 identity = openai_id()
             taken.add(identity)
             yield call._replace(id=identity)
+
+
+def encodable(text: str) -> str:
+    """`text` without lone surrogates, which no request could carry."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-8", "replace").decode()
+    return text
 
 
 def openai_call(call: Call) -> ChatCompletionMessageToolCall:

@@ -12,7 +12,7 @@ OMITTED = object()
 """Stands for a parameter that is left out."""
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 _BOOLEANS = {"true": True, "True": True, "false": False, "False": False}
-_MAX_DEPTH = 8
+_MAX_SCHEMAS = 200
 _MAX_DIGITS = 4000
 _PYTHON_TYPES = {str: "string", bool: "boolean", int: "integer", float: "number", dict: "object", list: "array"}
 
@@ -22,7 +22,7 @@ class Tools:
 
     def __init__(self, schemas: Iterable[Any] | None = None) -> None:
         self._parameters: dict[str, Mapping[str, Any]] = {}
-        for schema in schemas or ():
+        for schema in schemas if isinstance(schemas, Iterable) else ():
             function = schema.get("function", schema) if isinstance(schema, Mapping) else None
             if isinstance(function, Mapping) and isinstance(name := function.get("name"), str):
                 parameters = function.get("parameters")
@@ -47,14 +47,15 @@ class Tools:
     def lacks(self, name: str, arguments: Mapping[str, Any]) -> list[str]:
         """The required parameters of a tool that `arguments` does not have."""
         required = self._parameters.get(name, {}).get("required")
-        return [key for key in required if key not in arguments] if isinstance(required, list) else []
+        known = required if isinstance(required, list) else []
+        return [key for key in known if isinstance(key, str) and key not in arguments]
 
     def typed(self, name: str, key: str, text: str) -> Any:
         """The value that an untyped text stands for, by the parameter's schema; `OMITTED` for an empty non-string.
 
         The text itself where the schema says string or nothing, and where the text does not fit.
         """
-        types = _types(self.properties(name).get(key), self._parameters.get(name, {}), 0)
+        types = _types(self.properties(name).get(key), self._parameters.get(name, {}), [_MAX_SCHEMAS])
         if not types:
             return text
         word = text.strip()
@@ -70,15 +71,16 @@ class Tools:
         return text
 
 
-def _types(schema: Any, root: Mapping[str, Any], depth: int) -> set[str]:
-    """The JSON types that a schema allows; empty where it does not say."""
-    if not isinstance(schema, Mapping) or depth > _MAX_DEPTH:
+def _types(schema: Any, root: Mapping[str, Any], left: list[int]) -> set[str]:
+    """The JSON types that a schema allows; empty where it does not say. It looks at so many schemas as are `left`."""
+    left[0] -= 1
+    if not isinstance(schema, Mapping) or left[0] < 0:
         return set()
     if isinstance(reference := schema.get("$ref"), str) and reference.startswith("#/"):
         target: Any = root
         for part in reference[2:].split("/"):
             target = target.get(part) if isinstance(target, Mapping) else None
-        return _types(target, root, depth + 1)
+        return _types(target, root, left)
     types = schema.get("type")
     if isinstance(types, str):
         return {types}
@@ -87,7 +89,7 @@ def _types(schema: Any, root: Mapping[str, Any], depth: int) -> set[str]:
     found: set[str] = set()
     for union in ("anyOf", "oneOf", "allOf"):
         if isinstance(members := schema.get(union), list):
-            found.update(*(_types(member, root, depth + 1) for member in members))
+            found.update(*(_types(member, root, left) for member in members))
     values = schema.get("enum", [schema["const"]] if "const" in schema else ())
     if isinstance(values, list):
         found.update(_PYTHON_TYPES.get(type(value), "null") for value in values)

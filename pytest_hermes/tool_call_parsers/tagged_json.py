@@ -37,12 +37,19 @@ class TaggedJsonParser(ToolCallParser):
         found = read_objects(source, at, self._scanner)
         if not found.calls:
             end = found.end if found.truncated else source.skip(self._close, found.end)
-            return Block(end, [], found.reason or _nothing(source, found.end), found.truncated)
+            is_cut = found.truncated or end == len(source.text) == found.end
+            is_block = is_cut or bool(found.reason) or self._is_closed(source, found.end)
+            return Block(end, [], (found.reason or _nothing(is_cut)) if is_block else "", is_cut)
         if found.truncated:
             return Block(found.end, found.calls, found.reason, True)
         following = source.search(self._either, found.end)
         end = following.end() if following is not None and following["closes"] else found.end
         return Block(end, found.calls, found.reason)
+
+    def _is_closed(self, source: Source, at: int) -> bool:
+        """Whether the block is closed, and its opening tag not only mentioned in prose."""
+        following = source.search(self._either, at)
+        return following is not None and following["closes"] is not None
 
     def read_bare(self, source: Source, at: int) -> Block | None:
         if not source.tools:
@@ -57,8 +64,8 @@ class TaggedJsonParser(ToolCallParser):
         return Block(end, found.calls) if all(call.name in source.tools for call in found.calls) else None
 
 
-def _nothing(source: Source, at: int) -> str:
-    return "there is no JSON object after the opening tag" if at < len(source.text) else "the text ends there"
+def _nothing(is_cut: bool) -> str:
+    return "the text ends after the opening tag" if is_cut else "there is no JSON object after the opening tag"
 
 
 class HermesParser(TaggedJsonParser):

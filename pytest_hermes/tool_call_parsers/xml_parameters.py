@@ -47,21 +47,22 @@ class XmlParametersParser(ToolCallParser):
         cls._function_end = re.compile(rf"\s*+(?:{cls.function_end})?+\s*+(?P<ends>{cls.wrapper_end})?+")
         # A value ends at the end tag that the next tag follows. Where the end tag is missing, at a parameter's tag that
         # begins a line, or at the end of the call.
-        cls._value_end = re.compile(
+        cls._own_end = re.compile(
             rf"(?P<closed>{cls.parameter_end}(?=\s*+(?:{any_parameter}|{ends})))"
-            rf"|(?P<next>(?<=\n){any_parameter})"
             rf"|(?P<ended>{cls.function_end}(?=\s*+(?:{cls.wrapper_end}|{cls.wrapper}|{any_function}))"
             rf"|(?<=\n){cls.wrapper_end}(?=\s*+{cls.wrapper}))",
             re.DOTALL,
         )
+        cls._next_tag = re.compile(rf"(?<=\n){cls.parameter}")
         cls._opener = re.compile(f"{any_function}|{cls.wrapper}")
         cls._goes_on = re.compile(rf"\s*+(?:{cls.function_end}|{cls.wrapper_end}|{any_function}|{cls.wrapper})")
 
     _parameter: re.Pattern[str]
     _function_end: re.Pattern[str]
-    _value_end: re.Pattern[str]
+    _own_end: re.Pattern[str]
     _goes_on: re.Pattern[str]
     _opener: re.Pattern[str]
+    _next_tag: re.Pattern[str]
 
     def read(self, source: Source, start: re.Match[str], *, is_wrapped: bool) -> Block:
         text, at, arguments = source.text, start.end(), dict[str, Any]()
@@ -72,12 +73,10 @@ class XmlParametersParser(ToolCallParser):
             return Block(at, [])
         while (tag := self._parameter.match(text, at)) is not None:
             begin = tag.end()
-            end = source.search(self._value_end, begin)
-            while end is not None and end["next"] is not None and not self._is_new(source, name, begin, end, arguments):
-                end = source.search(self._value_end, end.end())
+            end = self._end_of_value(source, name, begin, arguments)
             if end is None:
                 return Block(begin, [], "the text ends in the middle of a call", True)
-            at = end.end() if end["closed"] is not None else end.start()
+            at = end.end() if end.re is self._own_end and end["closed"] is not None else end.start()
             value = self._value(source, name, tag, text[begin : end.start()])
             if value is not OMITTED:
                 arguments[tag["key"].strip().strip("\"'")] = value
@@ -89,15 +88,21 @@ class XmlParametersParser(ToolCallParser):
         assert closing is not None
         return Block(closing.end(), [Call(name, dumps(arguments))], is_open=is_wrapped and closing["ends"] is None)
 
-    def _is_new(self, source: Source, name: str, begin: int, end: re.Match[str], arguments: Mapping[str, Any]) -> bool:
-        """Whether a parameter's tag in the value that starts at `begin` can be that of the next parameter."""
-        tag = self._parameter.match(end["next"])
-        assert tag is not None
-        key = tag["key"].strip().strip("\"'")
+    def _end_of_value(
+        self, source: Source, name: str, begin: int, arguments: Mapping[str, Any]
+    ) -> re.Match[str] | None:
+        """What ends the value that starts at `begin`: its own end, or a tag that can be that of the next parameter.
+
+        The latter is not looked for behind the tag of a function: from there on, all is an example in the value.
+        """
         known = source.tools.properties(name)
-        opener = source.search(self._opener, begin)
-        is_example = opener is not None and opener.start() < end.start()
-        return key not in arguments and (not known or key in known) and not is_example
+        opener, own = source.search(self._opener, begin), source.search(self._own_end, begin)
+        until = min([one.start() for one in (opener, own) if one is not None], default=len(source.text))
+        for tag in self._next_tag.finditer(source.text, begin, until):
+            key = tag["key"].strip().strip("\"'")
+            if key not in arguments and (not known or key in known):
+                return tag
+        return own
 
     def _value(self, source: Source, name: str, tag: re.Match[str], text: str) -> Any:
         if self.trims_newline:

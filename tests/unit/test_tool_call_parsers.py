@@ -17,6 +17,7 @@ from pytest_hermes.tool_call_parsers import (
     Call,
     ToolCallParser,
     UnknownParser,
+    findings_of,
     get_parser,
     list_parsers,
     parser_of_template,
@@ -47,11 +48,11 @@ def test_every_format_has_cases(name: str) -> None:
 
 
 def seconds(recipe: dict[str, Any], size: int) -> float:
-    """CPU of parsing the recipe's text at a size, the best of two."""
+    """CPU of parsing the recipe's text at a size, the best of three."""
     text = recipe["head"] + recipe["unit"] * (size // len(recipe["unit"])) + recipe["tail"]
     parser = get_parser(recipe["format"])
     spent = []
-    for _ in range(2):
+    for _ in range(3):
         began = time.process_time()
         parser.parse(text)
         spent.append(time.process_time() - began)
@@ -91,6 +92,18 @@ MORE_GROWTH = [
             ("llama4_pythonic", "[f(a='x', "),
             ("gpt_oss", "<|channel|>commentary to=functions.f"),
             ("gpt_oss", "<|start|>assistant<|channel|>commentary to=functions.f<|message|>{"),
+            ("hermes", '<tool_call>{"\\" '),
+            ("hermes", "<tool_call>{'\\' "),
+            ("mistral", '[TOOL_CALLS][{"\\" '),
+            ("mistral", '[TOOL_CALLS]f[ARGS]{"\\" '),
+            ("kimi_k2", '<|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>{"\\" '),
+            ("deepseek_v3", '<｜tool▁call▁begin｜>f<｜tool▁sep｜>{"\\" '),
+            ("glm45", '<tool_call>{"\\" '),
+            ("qwen3_coder", "<tool_call><function=f>\n<parameter=a>"),
+            ("qwen3_coder", "<tool_call><function=f><parameter=a>x\n<parameter=b>"),
+            ("minimax_m2", '<minimax:tool_call><invoke name="f">\n<parameter name="a">'),
+            ("seed_oss", "<seed:tool_call><function=f>\n<parameter=a>x"),
+            ("deepseek_v32", '<｜DSML｜invoke name="f">\n<｜DSML｜parameter name="a">'),
             ("auto", "<tool_call>"),
             ("auto", "<tool_call><function=[TOOL_CALLS]<|channel|>"),
         ]
@@ -98,10 +111,21 @@ MORE_GROWTH = [
 ]
 
 
+MORE_GROWTH += [
+    {"id": f"triple-{name}", "format": name, "head": head, "unit": '"""x"\\', "tail": ""}
+    for name, head in (
+        ("hermes", "<tool_call>{'a': "),
+        ("mistral", "[TOOL_CALLS]f[ARGS]{'a': "),
+        ("llama3_json", "{'a': "),
+        ("llama4_pythonic", "[f(a="),
+    )
+]
+
+
 @pytest.mark.parametrize("recipe", [*GROWTH, *MORE_GROWTH], ids=lambda recipe: recipe["id"])
 def test_growth_is_linear(recipe: dict[str, Any]) -> None:
-    # A ratio of CPU times in one run, so that the machine's speed does not matter; quadratic growth is 16.
-    assert seconds(recipe, 128_000) <= 8 * seconds(recipe, 32_000) + 0.05
+    # A ratio of CPU times in one run, so that the machine's speed does not matter: linear is 4, quadratic 16.
+    assert seconds(recipe, 128_000) <= 11 * seconds(recipe, 32_000) + 0.2
 
 
 @pytest.mark.parametrize("name", list_parsers())
@@ -111,7 +135,7 @@ def test_odd_texts(name: str, raw: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "tools", [[], [{}], [{"function": 3}], [None], [{"name": "f", "parameters": {"properties": 3}}]]
+    "tools", [5, True, [], [{}], [{"function": 3}], [None], [{"name": "f", "parameters": {"properties": 3}}]]
 )
 def test_odd_tools(tools: Any) -> None:
     _, calls = get_parser("qwen3_coder").parse("<tool_call><function=f><parameter=a>1</parameter></function>", tools)
@@ -169,6 +193,102 @@ def test_a_call_in_a_cut_value_is_not_run() -> None:
     _, calls = get_parser("minimax_m2").parse(text, [schema("w", path="string", content="string"), schema("t")])
     assert calls is not None
     assert "command" not in json.loads(calls[0].function.arguments)
+
+
+def hermes(name: str, arguments: str = "{}") -> str:
+    return f'<tool_call>{{"name": "{name}", "arguments": {arguments}}}</tool_call>'
+
+
+FOUND = [  # format, text, the names of the calls
+    ("mistral", '[TOOL_CALLS] [{"name": "a"}][TOOL_CALLS] [{"name": "b"}]', ["a", "b"]),
+    ("mistral", '[TOOL_CALLS] [{"name": oops}][TOOL_CALLS] [{"name": "b"}]', ["b"]),
+    ("mistral", '[THINK][TOOL_CALLS] [{"name": "rm"}][/THINK]ok', []),
+    ("mistral", '[TOOL_CALLS]a[ARGS]{"c": "x[TOOL_CALLS]b[ARGS]{}', ["a", "b"]),
+    ("llama3_json", '{"name": "o", "parameters": {"p": {"name": "i", "parameters": {"z": 1}}', []),
+    ("llama3_json", '{"result": {"name": "i", "parameters": {}}', []),
+    ("llama3_json", '{"name": "o", "parameters": {"x": bad, "p": {"name": "i", "parameters": {}}}}', []),
+    ("llama3_json", '{"name": "a", "parameters": {}}; {"name": "b", "parameters": {"p": {"name": "i"', ["a"]),
+    ("hermes", f'<think>{hermes("rm")} or <tool_call>{{"name": "x", </think>\n{hermes("ls")}', ["ls"]),
+    ("hermes", f'<think>{hermes("rm")} or <tool_call>{{"name": "x </think>\n{hermes("ls")}', ["ls"]),
+    ("hermes", '<tool_call>{"name": "f", "arguments": {}', ["f"]),
+    ("hermes", '<tool_call>{"name": "f", "arguments": {"a": "x</tool_call>' + hermes("g", '{"b": "}}"}'), ["g"]),
+    ("longcat", '{"name": "ls", "arguments": {}}\n</longcat_tool_call>', ["ls"]),
+    ("longcat", "<longcat_tool_call>oops</longcat_tool_call>", []),
+    ("glm45", "<think><tool_call>ls<arg_key>p</arg_key><arg_value>rm</think><tool_call>ls</tool_call>", ["ls"]),
+    ("glm45", "<tool_call>??!</tool_call><tool_call>ls</tool_call>", ["ls"]),
+    ("glm45", '<tool_call>ls\n{"p": "a"}\n</tool_call>', ["ls"]),
+    (
+        "glm45",
+        "<tool_call>ls<arg_key>p</arg_key><arg_value>a</tool_call>"
+        "<tool_call>ls<arg_key>p</arg_key><arg_value>b</arg_value></tool_call>",
+        ["ls", "ls"],
+    ),
+    ("glm45", "<tool_call>ls<arg_key>p</arg_key><arg_value>see </tool_call> bla", []),
+    ("qwen3_coder", "<tool_call>\n<function=f>\n</function>\n<function=g>\n</function>\n</tool_call>", ["f", "g"]),
+    ("qwen3_coder", "<tool_call>\n<function=ls>\n<parameter=p>\necho '</function>", []),
+    (
+        "qwen3_coder",
+        "<think><tool_call>\n<function=ls>\n<parameter=p>\nrm</think>\n<tool_call>\n<function=ls>\n</function>",
+        ["ls"],
+    ),
+    ("auto", f"<think>use <｜tool▁call▁begin｜> maybe</think>{hermes('ls')}", ["ls"]),
+    ("auto", f"I look for `<|tool_call_begin|>`.\n{hermes('ls')}", ["ls"]),
+]
+
+
+@pytest.mark.parametrize(("name", "text", "wanted"), FOUND)
+def test_what_is_a_call_and_what_is_not(name: str, text: str, wanted: list[str]) -> None:
+    content, calls = get_parser(name).parse(text, [schema("ls", p="string")])
+    assert [call.function.name for call in calls or []] == wanted
+    if not wanted:
+        assert content == text
+
+
+PROSE = [
+    "Done. The parser now handles the [TOOL_CALLS] marker.",
+    "I fixed it: `[TOOL_CALLS]` is now skipped",
+    "The tokens `<｜tool▁call▁begin｜>` and others are documented",
+    "Kimi uses <|tool_call_begin|> and <|tool_calls_section_begin|>.",
+    "I documented the `<tool_call>` tag. Done.",
+    "The `<tool_call>` and `</tool_call>` tags are now handled.",
+    "I documented `<tool_call>{...}</tool_call>`",
+    "Use `<longcat_tool_call>` tags.",
+    'The config {"name": "x", "a": [1, oops} is broken.',
+    "Use {'a is open. Done",
+]
+
+
+@pytest.mark.parametrize("name", ["auto", "hermes", "mistral", "llama3_json", "kimi_k2", "deepseek_v3", "longcat"])
+@pytest.mark.parametrize("text", PROSE)
+def test_prose_about_markers_is_no_failed_call(name: str, text: str) -> None:
+    found = findings_of(get_parser(name), text, [schema("ls")])
+    assert (found.content, found.calls, found.errors, found.truncated) == (text, (), (), False)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("kimi_k2", '<|tool_call_begin|>f:0<|tool_call_argument_begin|>```json\n{"a": no\n```<|tool_call_end|>'),
+        ("deepseek_v3", '<｜tool▁call▁begin｜>function<｜tool▁sep｜>f\n```json\n{"a": no\n```<｜tool▁call▁end｜>'),
+    ],
+)
+def test_a_fence_is_no_argument(name: str, text: str) -> None:
+    _, calls = get_parser(name).parse(text)
+    assert calls is not None and calls[0].function.arguments == '{"a": no'
+
+
+def test_schemas_that_branch_or_circle_are_left_in_time() -> None:
+    circle: dict[str, Any] = {}
+    circle["anyOf"] = [circle] * 6
+    for types in ({"anyOf": [{"$ref": "#/properties/a"}] * 30}, circle):
+        tools = [{"function": {"name": "f", "parameters": {"properties": {"a": types}, "required": [["a"], {}]}}}]
+        _, calls = get_parser("glm45").parse("<tool_call>f<arg_key>a</arg_key><arg_value>1</arg_value>", tools)
+        assert calls is not None and calls[0].function.arguments == '{"a": "1"}'
+
+
+def test_lone_surrogates_are_not_passed_on() -> None:
+    _, calls = get_parser("hermes").parse('<tool_call>{"name": "f\\ud83d", "arguments": "x\\ud83d"}</tool_call>')
+    assert calls is not None and (calls[0].function.name, calls[0].function.arguments) == ("f?", "x?")
 
 
 def test_types_come_from_any_form_of_schema() -> None:

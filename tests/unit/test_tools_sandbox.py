@@ -410,7 +410,7 @@ def test_a_full_disk_leaves_what_was_there(desk: Desk) -> None:
             "old\nold\nold\nhard\none\ntwo\n"
         )
     finally:
-        desk("terminal", command="cd ~; umount small")
+        desk("terminal", command="cd ~; umount -l small")
 
 
 def test_files_that_cannot_be_read_say_so(desk: Desk) -> None:
