@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import shutil
 import subprocess
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -61,6 +66,45 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
             if part in REQUIRED or (part == "sample-images" and "docker" in REQUIRED):
                 pytest.fail(f"HERMES_TEST_REQUIRE names {part}: {reason}", pytrace=False)
             pytest.skip(f"{part}: {reason}")
+
+
+Respond = Callable[[str, str, Mapping[str, str]], tuple[int, str, str]]
+
+
+@pytest.fixture(scope="session")
+def serving() -> Callable[[Respond], AbstractContextManager[str]]:
+    """Serve HTTP on a loopback port: `with serving(respond) as url`, where `respond(method, path, headers)` gives
+    status, content type and body."""
+
+    @contextlib.contextmanager
+    def serve(respond: Respond) -> Iterator[str]:
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                self.rfile.read(int(self.headers.get("Content-Length", 0)))
+                status, kind, text = respond(self.command, self.path, self.headers)
+                body = text.encode()
+                self.send_response(status)
+                self.send_header("Content-Type", kind)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            do_POST = do_GET
+
+            def log_message(self, *_: object) -> None:
+                """Nothing on the terminal."""
+
+        server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join()
+            server.server_close()
+
+    return serve
 
 
 @pytest.fixture(scope="session")

@@ -39,14 +39,15 @@ async def spooled(sandbox: Sandbox, source: str, *, max_bytes: int) -> AsyncIter
         except PartlyRead as error:
             problems = error.problems
             if error.archive is not None:
-                _write(spool, error.archive)
+                await asyncio.to_thread(_write, spool, error.archive)
         spool.seek(0)
         yield Spooled(spool, problems)
 
 
 async def _fetch(sandbox: Sandbox, source: str, spool: IO[bytes], max_bytes: int) -> None:
     if not isinstance(sandbox, StreamsTar):
-        _write(spool, await sandbox.download_tar(source, max_bytes=max_bytes))
+        archive = await sandbox.download_tar(source, max_bytes=max_bytes)
+        await asyncio.to_thread(_write, spool, archive)
         return
     held = bytearray()
 
@@ -56,12 +57,14 @@ async def _fetch(sandbox: Sandbox, source: str, spool: IO[bytes], max_bytes: int
             await asyncio.to_thread(_write, spool, bytes(held))
             held.clear()
 
+    partly: PartlyRead | None = None
     try:
         await sandbox.stream_tar(source, add, max_bytes=max_bytes)
-    except PartlyRead:
-        await asyncio.to_thread(_write, spool, bytes(held))
-        raise
+    except PartlyRead as error:
+        partly = error
     await asyncio.to_thread(_write, spool, bytes(held))
+    if partly is not None:
+        raise partly
 
 
 def _write(spool: IO[bytes], data: bytes) -> None:

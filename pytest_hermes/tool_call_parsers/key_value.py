@@ -17,7 +17,6 @@ from pytest_hermes.tool_call_parsers.parser import Block, Call, Source
 from pytest_hermes.tool_call_parsers.schema import OMITTED
 from pytest_hermes.tool_call_parsers.tagged_json import TaggedJsonParser
 
-_SPACE = re.compile(r"(?:\s|\\n)*+")
 _NAME = re.compile(r"[\w.:/\-]*\w[\w.:/\-]*")
 _JSON = re.compile(r"\s*+(?:```[A-Za-z]*+\s*+)?[\[{]")
 
@@ -71,7 +70,6 @@ class _Reading:
 
     def __init__(self, grammar: KeyValueParser, source: Source, at: int) -> None:
         self.grammar, self.source, self.text = grammar, source, source.text
-        self.began = at
         self.at = at
         self.arguments: dict[str, Any] = {}
 

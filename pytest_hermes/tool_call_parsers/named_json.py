@@ -34,18 +34,22 @@ class NamedJsonParser(ToolCallParser):
     """Pattern of the markers that end arguments outside of their strings."""
     end: str
     """Pattern of the markers that belong to a call that has ended."""
+    separator = r"(?!)"
+    """Pattern of the marker between head and arguments, for formats whose heads have one."""
 
     def __init_subclass__(cls) -> None:
         if hasattr(cls, "stop"):
             thoughts = (re.escape(tag) for pair in cls.thinks for tag in pair)
             cls._scanner = Scanner("|".join((cls.stop, *thoughts)))
             cls._stop = re.compile(cls.stop)
+            cls._separator = re.compile(f"(?P<separates>{cls.separator})|{cls.stop}")
             cls._closed = re.compile(rf"{cls.start}|(?:{cls.stop})(?=\s*+(?:{cls.stop}|\Z))")
             cls._end = re.compile(rf"(?:\s*+(?:```\s*+)?(?:{cls.end}))*+")
 
     _scanner: Scanner
     _stop: re.Pattern[str]
     _closed: re.Pattern[str]
+    _separator: re.Pattern[str]
     _end: re.Pattern[str]
 
     def head(self, source: Source, at: int) -> Head | Block:
@@ -60,6 +64,14 @@ class NamedJsonParser(ToolCallParser):
         """The call with these arguments, a value or the raw text; None for no call."""
         text = arguments if isinstance(arguments, str) else dumps(arguments)
         return Call(head.name, text, head.id) if head.name else None
+
+    def _until_separator(self, source: Source, at: int) -> re.Match[str] | Block:
+        """The separator that ends a head, or what there is without one: a call that is cut off, or prose."""
+        found = source.search(self._separator, at)
+        if found is not None and found["separates"] is not None:
+            return found
+        is_cut = found is None and _CUT_NAME.fullmatch(source.text, at) is not None
+        return Block(at if found is None else found.start(), [], _CUT if is_cut else "", is_cut)
 
     def read_arguments(self, source: Source, head: Head) -> Block:
         """Read the arguments behind a head."""
@@ -200,16 +212,15 @@ class DeepSeekV3Parser(NamedJsonParser):
     start = r"<｜tool▁call▁begin｜>"
     stop = r"<｜tool▁calls?▁(?:begin|end)｜>|<｜end▁of▁sentence｜>"
     end = r"<｜tool▁calls?▁end｜>"
+    separator = r"<｜tool▁sep｜>"
 
-    _separator = re.compile(rf"(?P<sep><｜tool▁sep｜>)|{stop}")
     _name_line = re.compile(r"\s*+([^\s{`<\"]++)[^\S\n]*+")
     _object = re.compile(r"\s*+(?:```|\{)")
 
     def head(self, source: Source, at: int) -> Head | Block:
-        found = source.search(self._separator, at)
-        if found is None or not found["sep"]:
-            is_cut = found is None and _CUT_NAME.fullmatch(source.text, at) is not None
-            return Block(at if found is None else found.start(), [], _CUT if is_cut else "", is_cut)
+        found = self._until_separator(source, at)
+        if isinstance(found, Block):
+            return found
         before = source.text[at : found.start()].strip()
         begins = source.skip(_SPACE, found.end())
         if source.text.startswith("{", begins):
@@ -241,16 +252,15 @@ class KimiK2Parser(NamedJsonParser):
     start = r"<\|tool_call_begin\|>"
     stop = r"<\|tool_call_(?:begin|end)\|>|<\|tool_calls?_section_(?:begin|end)\|>|<\|im_end\|>"
     end = r"<\|tool_call_end\|>|<\|tool_calls?_section_end\|>"
+    separator = r"<\|tool_call_argument_begin\|>"
 
-    _argument = re.compile(rf"(?P<sep><\|tool_call_argument_begin\|>)|{stop}")
     _identity = re.compile(r"(?:functions[.:])?(?P<name>[^\s:]+):(?P<number>\d+)")
     _sanitised = re.compile(r"(?:functions_)?(?P<name>.+?)_(?P<number>\d+)")
 
     def head(self, source: Source, at: int) -> Head | Block:
-        found = source.search(self._argument, at)
-        if found is None or not found["sep"]:
-            is_cut = found is None and _CUT_NAME.fullmatch(source.text, at) is not None
-            return Block(at if found is None else found.start(), [], _CUT if is_cut else "", is_cut)
+        found = self._until_separator(source, at)
+        if isinstance(found, Block):
+            return found
         identity = source.text[at : found.start()].strip()
         if match := self._identity.fullmatch(identity):
             return Head(match["name"], found.end(), identity)

@@ -68,11 +68,12 @@ async def under_terminal(workspace: Workspace, command: str, *, typed: bool) -> 
     return line
 
 
-# The line itself makes the file, by the shell's own printf, which takes any length: no file without a run.
+# The line itself makes the file, by the shell's own printf, which takes any length: no file without a run. It runs in
+# the agent's shell, where a variable of the agent's own may be readonly.
 _FROM_FILE = """(
-for d in "${TMPDIR:-/tmp}" /tmp /var/tmp /dev/shm .; do
-  case $d in /*) ;; *) d=$(command pwd)/$d ;; esac
-  HERMES_PTY=$d/@NAME@
+for hermes_d in "${TMPDIR:-/tmp}" /tmp /var/tmp /dev/shm .; do
+  case $hermes_d in /*) ;; *) hermes_d=$(command pwd)/$hermes_d ;; esac
+  HERMES_PTY=$hermes_d/@NAME@
   ( command umask 077; command printf %s @COMMAND@ >"$HERMES_PTY" ) 2>/dev/null && break
   command rm -f "$HERMES_PTY" 2>/dev/null || :
   HERMES_PTY=
@@ -82,10 +83,10 @@ case $HERMES_PTY in
 and TMPDIR, /tmp, /var/tmp, /dev/shm and the working directory cannot be written to" >&2; exit 126 ;;
 esac
 export HERMES_PTY
-c=0
-@RUN@ || c=$?
+hermes_c=0
+@RUN@ || hermes_c=$?
 command rm -f "$HERMES_PTY"
-exit $c
+exit $hermes_c
 )"""
 
 # Other programs of the name script lose the exit code.

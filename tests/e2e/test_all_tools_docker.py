@@ -7,9 +7,7 @@ import os
 import subprocess
 import sys
 import textwrap
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -130,44 +128,26 @@ def test_task(rollout):
 """
 
 
-class Site(BaseHTTPRequestHandler):
+def respond(method: str, path: str, headers: object) -> tuple[int, str, str]:
     """A page per rollout with a form and a cookie, and a search engine (SearXNG's wire)."""
-
-    def do_GET(self) -> None:
-        kind, _, query = self.path.strip("/").partition("?")
-        if kind == "search":
-            words = query.partition("q=")[2].partition("&")[0]
-            hit = {"title": f"hit for {words}", "url": "https://a.example/", "content": "found"}
-            return self.answer("application/json", json.dumps({"results": [hit]}))
-        own = kind.rpartition("/")[2]
-        sent = query.partition("what=")[2]
-        return self.answer(
-            "text/html",
-            f"<title>{own}</title><script>document.cookie = 'cookie of {own}'</script>"
-            f"<p>{f'Sent {sent}' if sent else f'The page of {own}'}.</p>"
-            "<form><input name=what aria-label=What><button>Send</button></form>",
-        )
-
-    def answer(self, kind: str, body: str) -> None:
-        self.send_response(200)
-        self.send_header("Content-Type", kind)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body.encode())
-
-    def log_message(self, *_: object) -> None:
-        """Nothing on the terminal."""
+    kind, _, query = path.strip("/").partition("?")
+    if kind == "search":
+        words = query.partition("q=")[2].partition("&")[0]
+        hit = {"title": f"hit for {words}", "url": "https://a.example/", "content": "found"}
+        return 200, "application/json", json.dumps({"results": [hit]})
+    own, sent = kind.rpartition("/")[2], query.partition("what=")[2]
+    page = (
+        f"<title>{own}</title><script>document.cookie = 'cookie of {own}'</script>"
+        f"<p>{f'Sent {sent}' if sent else f'The page of {own}'}.</p>"
+        "<form><input name=what aria-label=What><button>Send</button></form>"
+    )
+    return 200, "text/html", page
 
 
 @pytest.fixture
-def site() -> Iterator[str]:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Site)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
-    thread.join()
-    server.server_close()
+def site(serving) -> Iterator[str]:
+    with serving(respond) as url:
+        yield url
 
 
 def test_every_tool_in_32_sandboxes_at_once(tmp_path: Path, site: str, test_image: str) -> None:

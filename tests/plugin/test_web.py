@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import threading
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Iterator, Mapping
 
 import pytest
 
@@ -35,46 +33,29 @@ TASK = """
 """
 
 
-class Answering(BaseHTTPRequestHandler):
+class Service:
     """One page, and a search that refuses keys while `refusing`, repeating them."""
 
-    refusing = False
+    def __init__(self) -> None:
+        self.refusing = False
+        self.url = ""
 
-    def do_GET(self) -> None:
-        self.answer(200, "text/html", "<title>Page</title><p>The answer is 42.</p>")
-
-    def do_POST(self) -> None:
-        self.rfile.read(int(self.headers["Content-Length"]))
+    def respond(self, method: str, path: str, headers: Mapping[str, str]) -> tuple[int, str, str]:
+        if method == "GET":
+            return 200, "text/html", "<title>Page</title><p>The answer is 42.</p>"
         if self.refusing:
-            self.answer(401, "application/json", json.dumps({"error": f"unknown key: {self.headers['Authorization']}"}))
-            return
+            return 401, "application/json", json.dumps({"error": f"unknown key: {headers['Authorization']}"})
         hit = {"title": "Answer", "url": "https://a.example/", "content": "It is 42"}
-        self.answer(200, "application/json", json.dumps({"results": [hit]}))
-
-    def answer(self, status: int, kind: str, body: str) -> None:
-        self.send_response(status)
-        self.send_header("Content-Type", kind)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body.encode())
-
-    def log_message(self, *_: object) -> None:
-        """Nothing on the terminal."""
+        return 200, "application/json", json.dumps({"results": [hit]})
 
 
 @pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[type[Answering], str]]:
-    handler = type("Handler", (Answering,), {})
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    url = f"http://127.0.0.1:{server.server_port}"
-    monkeypatch.setenv("TAVILY_API_KEY", KEY)
-    monkeypatch.setenv("TAVILY_BASE_URL", url)
-    yield handler, url
-    server.shutdown()
-    thread.join()
-    server.server_close()
+def service(serving, monkeypatch: pytest.MonkeyPatch) -> Iterator[Service]:
+    made = Service()
+    with serving(made.respond) as made.url:
+        monkeypatch.setenv("TAVILY_API_KEY", KEY)
+        monkeypatch.setenv("TAVILY_BASE_URL", made.url)
+        yield made
 
 
 def answers(run) -> list[dict]:
@@ -82,8 +63,8 @@ def answers(run) -> list[dict]:
     return [json.loads(message["content"]) for message in messages if message["role"] == "tool"]
 
 
-def test_an_agent_searches_and_reads(bench, server, processes):
-    bench.write(body=TASK.replace("URL", server[1]))
+def test_an_agent_searches_and_reads(bench, service, processes):
+    bench.write(body=TASK.replace("URL", service.url))
     run = bench.run("--hermes-toolsets=web", "--hermes-set=env.allow_private_urls=true", *processes)
     run.result.assert_outcomes(passed=1)
     found, read = answers(run)
@@ -98,10 +79,9 @@ def test_an_agent_searches_and_reads(bench, server, processes):
     assert "nclosed" not in run.result.stdout.str() + run.result.stderr.str()
 
 
-def test_private_addresses_are_refused_and_keys_stay_out_of_the_records(bench, server):
-    handler, url = server
-    handler.refusing = True
-    bench.write(body=TASK.replace("URL", url))
+def test_private_addresses_are_refused_and_keys_stay_out_of_the_records(bench, service):
+    service.refusing = True
+    bench.write(body=TASK.replace("URL", service.url))
     run = bench.run("--hermes-toolsets=web", "-s")
     run.result.assert_outcomes(failed=1)
     found, read = answers(run)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import http.server
 import json
 import threading
 from collections.abc import Iterator
@@ -141,35 +140,15 @@ class Caller:
         return result
 
 
-class NothingFound(http.server.BaseHTTPRequestHandler):
-    """A search service that finds nothing."""
-
-    def do_GET(self) -> None:
-        body = b'{"results": []}'
-        self.send_response(200)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, format: str, *arguments: Any) -> None:
-        pass
-
-
 @pytest.fixture(scope="module")
-def search_service() -> Iterator[None]:
-    """Every search goes to a server of ours."""
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), NothingFound)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    with pytest.MonkeyPatch.context() as patch:
+def search_service(serving: Any) -> Iterator[None]:
+    """Every search goes to a server of ours, which finds nothing."""
+    found = (200, "application/json", json.dumps({"results": []}))
+    with serving(lambda method, path, headers: found) as url, pytest.MonkeyPatch.context() as patch:
         for name in ("TAVILY_API_KEY", "EXA_API_KEY", "FIRECRAWL_API_KEY", "BRAVE_API_KEY"):
             patch.delenv(name, raising=False)
-        patch.setenv("SEARXNG_URL", f"http://127.0.0.1:{server.server_port}")
+        patch.setenv("SEARXNG_URL", url)
         yield
-    server.shutdown()
-    thread.join()
-    server.server_close()
 
 
 @pytest.fixture(scope="module")

@@ -155,6 +155,7 @@ def test_a_foreground_reader_gets_the_end_of_input(agent: Agent) -> None:
 
 @pytest.mark.parametrize("size", [60_000, 131_072, 400_000])
 def test_a_command_of_any_length(agent: Agent, size: int) -> None:
+    agent("terminal", command="readonly d=1 c=1")
     word = "it's 'ü' $HOME " + "x" * size
     command = f"printf %s {shlex.quote(word)} | sha256sum; test -t 0 && exit 5"
     digest = hashlib.sha256(word.encode()).hexdigest()
