@@ -11,7 +11,7 @@ from pytest_hermes.tool_call_parsers.json_calls import arguments_text, read_obje
 from pytest_hermes.tool_call_parsers.json_text import FENCE, STRING, Malformed, Scanner, dumps, lenient, loads
 from pytest_hermes.tool_call_parsers.parser import Block, Call, Source, ToolCallParser
 
-_NAME = re.compile(r"[^\s\[\]{}<>()\"'`,;:=]+")
+_NAME = re.compile(r"[^\s\[\]{}<>()\"'`,;:=\\]+")
 _CUT = "the text ends in the middle of a call"
 _CUT_NAME = re.compile(r"\s*+[\w.:\-]*+\s*+")
 """What may stand behind a marker at the end of a text that is cut; behind one that prose mentions stands more."""
@@ -43,11 +43,13 @@ class NamedJsonParser(ToolCallParser):
             cls._scanner = Scanner("|".join((cls.stop, *thoughts)))
             cls._stop = re.compile(cls.stop)
             cls._separator = re.compile(f"(?P<separates>{cls.separator})|{cls.stop}")
-            cls._closed = re.compile(rf"{cls.start}|(?:{cls.stop})(?=\s*+(?:{cls.stop}|\Z))")
+            cls._start = re.compile(cls.start)
+            cls._closed = re.compile(rf"(?!{cls.start})(?:{cls.stop})(?=\s*+(?:{cls.stop}|\Z))")
             cls._end = re.compile(rf"(?:\s*+(?:```\s*+)?(?:{cls.end}))*+")
 
     _scanner: Scanner
     _stop: re.Pattern[str]
+    _start: re.Pattern[str]
     _closed: re.Pattern[str]
     _separator: re.Pattern[str]
     _end: re.Pattern[str]
@@ -82,16 +84,8 @@ class NamedJsonParser(ToolCallParser):
             return self._without_object(source, head, at)
         span = self._scanner.span(text, at)
         body = text[at : span.end]
-        if span.state == "cut" and not source.may_spend(len(body)):
-            return Block(len(text), [], _CUT, True)
         if span.state == "cut":
-            # A marker in a string that never ends is a marker, if the block ends there indeed.
-            closed = source.search(self._closed, at)
-            if closed is None:
-                return Block(at + 1, [], _CUT, True)
-            call = self.call(source, head, _raw(text[at : closed.start()]))
-            end = source.skip(self._end, closed.start())
-            return Block(end, [call] if call is not None else [], "" if call is not None else "the call has no name")
+            return self._unended(source, head, at)
         arguments: Any
         end = span.end
         try:
@@ -103,6 +97,18 @@ class NamedJsonParser(ToolCallParser):
             end = span.end if marker is None else at + marker.start()
         call = self.call(source, head, arguments)
         end = source.skip(self._end, self._junk(source, end))
+        return Block(end, [call]) if call is not None else Block(end, [], "the call has no name")
+
+    def _unended(self, source: Source, head: Head, at: int) -> Block:
+        """Arguments in which a string, or the text, does not end. A marker there may be part of that string, so nothing
+        behind is read, unless the call's own end comes first: then they are broken, but whole."""
+        closed, opener = source.search(self._closed, at), source.search(self._start, at)
+        if closed is None or (opener is not None and opener.start() < closed.start()):
+            return Block(len(source.text), [], _CUT, True)
+        if not source.may_spend(len(source.text) - at):
+            return Block(len(source.text), [], _CUT, True)
+        call = self.call(source, head, _raw(source.text[at : closed.start()]))
+        end = source.skip(self._end, closed.start())
         return Block(end, [call]) if call is not None else Block(end, [], "the call has no name")
 
     def _without_object(self, source: Source, head: Head, at: int) -> Block:
@@ -166,7 +172,9 @@ class MistralParser(NamedJsonParser):
         found = read_objects(source, at, self._scanner)
         if found.calls or found.nameless is None:
             reason = found.reason if found.calls or found.reason else "there is no call after the marker"
-            return Block(found.end, found.calls, reason, found.truncated)
+            # Behind an object that does not end, a marker may be part of one of its strings.
+            end = len(source.text) if found.truncated else found.end
+            return Block(end, found.calls, reason, found.truncated)
         before = source.text[max(0, start.start() - 250) : start.start()]
         name = self._name_before.search(before)
         if name is None or name[0].strip() not in source.tools or not isinstance(found.nameless, dict):

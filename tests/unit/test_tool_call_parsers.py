@@ -204,7 +204,17 @@ FOUND = [  # format, text, the names of the calls
     ("mistral", '[TOOL_CALLS] [{"name": "a"}][TOOL_CALLS] [{"name": "b"}]', ["a", "b"]),
     ("mistral", '[TOOL_CALLS] [{"name": oops}][TOOL_CALLS] [{"name": "b"}]', ["b"]),
     ("mistral", '[THINK][TOOL_CALLS] [{"name": "rm"}][/THINK]ok', []),
-    ("mistral", '[TOOL_CALLS]a[ARGS]{"c": "x[TOOL_CALLS]b[ARGS]{}', ["a", "b"]),
+    # These begin whole calls whose string holds the marker.
+    ("mistral", '[TOOL_CALLS]a[ARGS]{"c": "x[TOOL_CALLS]b[ARGS]{}', []),
+    ("mistral", '[TOOL_CALLS]a[ARGS]{"c": "[TOOL_CALLS]\\\\[TOOL_CALLS]', []),
+    ("mistral", '[TOOL_CALLS] [{"name": "a", "arguments": {"t": "[TOOL_CALLS]x[TOOL_CALLS]', []),
+    (
+        "kimi_k2",
+        '<|tool_call_begin|>a:0<|tool_call_argument_begin|>{"c": "<|tool_call_begin|>b:1<|tool_call_argument_begin|>{}',
+        [],
+    ),
+    ("deepseek_v3", '<｜tool▁call▁begin｜>a<｜tool▁sep｜>{"c": "<｜tool▁call▁begin｜>b<｜tool▁sep｜>{}', []),
+    ("gpt_oss", '<|channel|>x to=functions.a<|message|>{"c": "<|channel|>x to=functions.b<|message|>{}', []),
     ("llama3_json", '{"name": "o", "parameters": {"p": {"name": "i", "parameters": {"z": 1}}', []),
     ("llama3_json", '{"result": {"name": "i", "parameters": {}}', []),
     ("llama3_json", '{"name": "o", "parameters": {"x": bad, "p": {"name": "i", "parameters": {}}}}', []),
