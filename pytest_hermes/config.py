@@ -18,7 +18,8 @@ from pytest_hermes.errors import ConfigurationError
 
 
 def setting(default: Any, help_text: str, **metadata: Any) -> Any:
-    """A dataclass field with its documentation."""
+    """A dataclass field with its documentation. `changes_results=False` marks a setting that a resumed run may change:
+    what a rollout does and how it is judged does not depend on it."""
     metadata["help"] = help_text
     if isinstance(default, list | dict):
         return dataclasses.field(default_factory=lambda: type(default)(default), metadata=metadata)
@@ -45,9 +46,13 @@ class EnvSettings:
     terminal_backend: str = setting("local", "sandbox backend: local, docker (ssh, modal, daytona, singularity later)")
     terminal_timeout: float = setting(120.0, "seconds a terminal command may take unless the call says otherwise")
     terminal_lifetime: float = setting(
-        3600.0, "greatest age of a sandbox in seconds; never below the task's own clocks"
+        3600.0,
+        "greatest age of a sandbox in seconds; never below the task's own clocks",
+        changes_results=False,
     )
-    tool_pool_size: int = setting(128, "accepted for hermes configurations; tools here need no threads")
+    tool_pool_size: int = setting(
+        128, "accepted for hermes configurations; tools here need no threads", changes_results=False
+    )
     tool_call_parser: str = setting(
         "auto", "parser for calls that the endpoint leaves in the text: auto, none, or a format as hermes, qwen3_coder"
     )
@@ -67,36 +72,59 @@ class EnvSettings:
         None, "model at the same endpoint that answers `browser_vision`; unset: nobody looks at the screenshot"
     )
     history_keep_rounds: int | None = setting(None, "rounds of the conversation that are sent; unset: all")
-    dataset_name: str | None = setting(None, "hub data set of a benchmark that reads one", later=True)
-    dataset_split: str = setting("train", "split of that data set", later=True)
+    dataset_name: str | None = setting(
+        None,
+        "where tasks come from: a hub data set (`org/name`), a parquet or JSONL file, a directory of Harbor tasks, or a"
+        " Harbor registry file (`registry.json#name@version`)",
+        changes_results=False,
+    )
+    dataset_revision: str | None = setting(
+        None, "commit, tag or branch of the hub data set; unset: main", changes_results=False
+    )
+    dataset_split: str = setting("train", "split of the hub data set", changes_results=False)
     prompt_field: str = setting("prompt", "column that holds the prompt", later=True)
-    task_filter: str | None = setting(None, "comma list of task ids to run, as --hermes-task")
-    skip_tasks: str | None = setting(None, "comma list of task ids to leave out, as --hermes-skip-task")
-    tasks_dir: str | None = setting(None, "directory of Harbor-format tasks, as --hermes-tasks")
+    task_filter: str | None = setting(None, "comma list of task ids to run, as --hermes-task", changes_results=False)
+    skip_tasks: str | None = setting(
+        None, "comma list of task ids to leave out, as --hermes-skip-task", changes_results=False
+    )
+    tasks_dir: str | None = setting(None, "directory of Harbor-format tasks, as --hermes-tasks", changes_results=False)
     task_timeout: float | None = setting(None, "agent clock in seconds for tasks that declare none")
     test_timeout: float | None = setting(None, "verifier clock in seconds for tasks that declare none")
-    provision_timeout: float | None = setting(None, "sandbox start, agent set-up and healthcheck, in seconds")
-    build_timeout: float | None = setting(None, "image pull or build, in seconds, for tasks that declare none")
-    teardown_timeout: float | None = setting(None, "removal of the sandbox, in seconds")
+    provision_timeout: float | None = setting(
+        None, "sandbox start, agent set-up and healthcheck, in seconds", changes_results=False
+    )
+    build_timeout: float | None = setting(
+        None, "image pull or build, in seconds, for tasks that declare none", changes_results=False
+    )
+    teardown_timeout: float | None = setting(None, "removal of the sandbox, in seconds", changes_results=False)
     timeout_multiplier: float = setting(1.0, "factor on all four clocks")
+    limits_from: str = setting(
+        "task", "whose limits win: task (the settings' are for tasks that declare none) or settings"
+    )
     agent: str = setting("hermes", "hermes, oracle, nop, or package.module:Factory")
     agent_options: dict[str, Any] | None = setting(None, "free options for an agent of your own")
-    attempts: int = setting(1, "rollouts per task")
-    retries: int = setting(1, "whole rollouts run again after an infrastructure error")
-    retry_backoff: float = setting(1.0, "seconds before the first retry; doubled each time, 60 at most")
-    concurrency: int | None = setting(None, "rollouts in flight per process; unset: 4, or 1 per xdist worker")
-    verify_concurrency: int | None = setting(None, "verifiers at a time per machine share; unset: the number of cores")
-    max_invalid: int = setting(0, "invalid rollouts that a run may have and still exit 0")
+    attempts: int = setting(1, "rollouts per task", changes_results=False)
+    retries: int = setting(1, "whole rollouts run again after an infrastructure error", changes_results=False)
+    retry_backoff: float = setting(
+        1.0, "seconds before the first retry; doubled each time, 60 at most", changes_results=False
+    )
+    concurrency: int | None = setting(
+        None, "rollouts in flight per process; unset: 4, or 1 per xdist worker", changes_results=False
+    )
+    verify_concurrency: int | None = setting(
+        None, "verifiers at a time per machine share; unset: the number of cores", changes_results=False
+    )
+    max_invalid: int = setting(0, "invalid rollouts that a run may have and still exit 0", changes_results=False)
     pass_threshold: float | None = setting(None, "reward from which a rollout passes; unset: the benchmark's (1.0)")
-    sandbox_starts: int = setting(8, "sandboxes that may start at the same time on this machine")
+    sandbox_starts: int = setting(8, "sandboxes that may start at the same time on this machine", changes_results=False)
     local_confine: str = setting("auto", "bubblewrap for local sandboxes: auto, on, off")
     env_passthrough: list[str] | None = setting(None, "host variables that local sandboxes may see, by name")
     verifier_env: list[str] | None = setting(None, "host variables that a task's verifier env may use as ${VAR}")
     force_build: bool = setting(False, "build task images although an image name is given")
     error_policy: dict[str, dict[str, Any]] | None = setting(None, "changes to the table of outcomes, by error name")
-    artifacts_max_mb: int = setting(64, "largest artifact fetched from a sandbox, in MB")
-    use_wandb: bool = setting(False, "log to Weights & Biases", later=True)
-    wandb_name: str | None = setting(None, "name of the wandb run", later=True)
+    artifacts_max_mb: int = setting(64, "largest artifact fetched from a sandbox, in MB", changes_results=False)
+    use_wandb: bool = setting(False, "log to Weights & Biases", later=True, changes_results=False)
+    wandb_name: str | None = setting(None, "name of the wandb run", later=True, changes_results=False)
     tokenizer_name: str | None = setting(None, "tokenizer of the trained model", later=True)
 
 
@@ -106,15 +134,25 @@ class OpenAISettings:
 
     model_name: str | None = setting(None, "model, as the endpoint calls it; `scripted` is the built-in one")
     base_url: str | None = setting(
-        None, "endpoint; unset: OPENAI_BASE_URL, else OpenRouter or OpenAI by the key present"
+        None,
+        "endpoint; unset: OPENAI_BASE_URL, else OpenRouter or OpenAI by the key present",
+        changes_results=False,
     )
-    api_key: str | None = setting(None, "key; unset: OPENROUTER_API_KEY or OPENAI_API_KEY; never written to records")
-    server_type: str = setting("openai", "openai; vllm and sglang are spoken to in the same way here")
-    health_check: bool = setting(False, "ask the endpoint for its models before the first rollout")
-    client: str = setting("aiohttp", "aiohttp (the thin client) or openai (the SDK)")
-    timeout: float = setting(600.0, "seconds one model call may take")
-    num_retries: int = setting(4, "retries of one model call (429, 5xx, connection errors)")
-    prices: dict[str, Any] | None = setting(None, "USD per million tokens by model name, over the built-in table")
+    api_key: str | None = setting(
+        None, "key; unset: OPENROUTER_API_KEY or OPENAI_API_KEY; never written to records", changes_results=False
+    )
+    server_type: str = setting(
+        "openai", "openai; vllm and sglang are spoken to in the same way here", changes_results=False
+    )
+    health_check: bool = setting(
+        False, "ask the endpoint for its models before the first rollout", changes_results=False
+    )
+    client: str = setting("aiohttp", "aiohttp (the thin client) or openai (the SDK)", changes_results=False)
+    timeout: float = setting(600.0, "seconds one model call may take", changes_results=False)
+    num_retries: int = setting(4, "retries of one model call (429, 5xx, connection errors)", changes_results=False)
+    prices: dict[str, Any] | None = setting(
+        None, "USD per million tokens by model name, over the built-in table", changes_results=False
+    )
 
 
 ATROPOS_FIELDS = frozenset(

@@ -40,7 +40,9 @@ class Job:
     """From a `timeout` mark or `--timeout`: lowers the agent's clock."""
 
     def effective_limits(self) -> Limits:
-        """The task's limits over the benchmark's over the settings' over the package's, scaled."""
+        """The task's limits over the benchmark's over the settings' over the package's, scaled.
+
+        With `env.limits_from` the settings' come first."""
         env = self.settings.env
         configured = Limits(
             provision_s=env.provision_timeout,
@@ -50,7 +52,9 @@ class Job:
             teardown_s=env.teardown_timeout,
             max_turns=env.max_agent_turns,
         )
-        full = self.task.limits.over(self.limits).over(configured).over(limits_module.DEFAULTS)
+        own = self.task.limits.over(self.limits)
+        chosen = configured.over(own) if env.limits_from == "settings" else own.over(configured)
+        full = chosen.over(limits_module.DEFAULTS)
         scaled = full.scaled(env.timeout_multiplier)
         if self.agent_cap_s is not None and self.agent_cap_s > 0:
             scaled = dataclasses.replace(scaled, agent_s=min(scaled.agent_s or self.agent_cap_s, self.agent_cap_s))

@@ -38,6 +38,12 @@ MODEL = [
     Option("--hermes-distribution", "env.distribution", "draw each task's tool sets at random instead", metavar="NAME"),
 ]
 TASKS = [
+    Option(
+        "--hermes-dataset",
+        "env.dataset_name",
+        "hub data set, parquet, JSONL, Harbor directory or registry file",
+        metavar="SOURCE",
+    ),
     Option("--hermes-tasks", "env.tasks_dir", "directory of Harbor-format tasks", metavar="DIR"),
     Option("--hermes-task", "env.task_filter", "only these task ids (exact), comma separated", metavar="A,B"),
     Option("--hermes-skip-task", "env.skip_tasks", "not these task ids (exact), comma separated", metavar="A,B"),
@@ -89,6 +95,12 @@ def add_options(parser: pytest.Parser) -> None:
     )
     group.addoption(
         "--hermes-run-dir", default=None, metavar="DIR", help="where run directories are made (default .hermes/runs)"
+    )
+    group.addoption(
+        "--hermes-resume",
+        default=None,
+        metavar="RUN",
+        help="take over the valid rollouts of that run directory, run the rest",
     )
     parser.addini("hermes_model", "default of --hermes-model")
     parser.addini("hermes_base_url", "default of --hermes-base-url")
@@ -180,6 +192,7 @@ def _check_ranges(settings: Settings) -> None:
             raise ConfigurationError(f"env.{name}: {value:g} is not above 0 and below 1e9")
     for name, chosen, choices in (
         ("env.local_confine", env.local_confine, ("auto", "on", "off")),
+        ("env.limits_from", env.limits_from, ("task", "settings")),
         ("openai.client", settings.openai.client, ("aiohttp", "openai")),
     ):
         if chosen not in choices:
