@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 Z_95 = 1.959963984540054
 """0.975 quantile of the standard normal distribution."""
+NO_ERROR = 1e-9
+"""A standard error below this is 0 but for rounding."""
 
 
-def wilson(passed: int, total: int, z: float = Z_95) -> tuple[float, float]:
+def wilson(passed: float, total: int, z: float = Z_95) -> tuple[float, float]:
     """Score interval of a proportion, (low, high) in [0, 1]; (0, 1) when `total` is 0.
 
     Wilson, E. B. (1927), JASA 22:209-212. Assumes independent attempts: with several attempts per task it is too
-    narrow, and a clustered interval is the right one.
+    narrow, and `clustered_interval` is the right one.
     """
     if not 0 <= passed <= total:
         raise ValueError(f"passed={passed} is not within 0..total={total}")
@@ -32,8 +35,61 @@ def pass_at_k(passed: int, total: int, k: int) -> float | None:
 
     Unbiased estimator of Chen et al. (2021), arXiv:2107.03374, section 2.1: 1 - C(n-c, k) / C(n, k).
     """
-    if k < 1 or not 0 <= passed <= total:
-        raise ValueError(f"pass@{k} of {passed} in {total}")
+    _check_attempts(passed, total, k)
     if total < k:
         return None
     return 1.0 - math.comb(total - passed, k) / math.comb(total, k)
+
+
+def pass_hat_k(passed: int, total: int, k: int) -> float | None:
+    """pass^k: probability that all of k attempts pass; None when fewer than k attempts are there.
+
+    Unbiased estimator of Yao et al. (2024, tau-bench), arXiv:2406.12045, section 3: C(c, k) / C(n, k).
+    """
+    _check_attempts(passed, total, k)
+    if total < k:
+        return None
+    return math.comb(passed, k) / math.comb(total, k)
+
+
+def _check_attempts(passed: int, total: int, k: int) -> None:
+    if k < 1 or not 0 <= passed <= total:
+        raise ValueError(f"{k} attempts out of {passed} passed in {total}")
+
+
+def clustered_standard_error(clusters: Sequence[Sequence[float]]) -> float | None:
+    """Standard error of the mean over all values, where those of one cluster (the attempts of a task) go together.
+
+    With the deviations d = value - mean, n values and G clusters that have any:
+
+        sqrt(G / (G - 1) * sum over clusters of (sum of its d)^2) / n
+
+    This is the clustered error of Miller (2024), "Adding Error Bars to Evals", arXiv:2411.00640, section 2.2, with the
+    usual factor for few clusters on the whole sum (CR1; Cameron & Miller 2015, JHR 50:317-372), where his equation has
+    n / (n - 1) on the squares alone: without it a few tasks of many attempts look far too sure. With one value per
+    cluster it is the ordinary standard error; copies of attempts do not make it smaller.
+    None for fewer than two clusters: one task says nothing about how tasks differ.
+    """
+    filled = [cluster for cluster in clusters if cluster]
+    if len(filled) < 2:
+        return None
+    count = sum(len(cluster) for cluster in filled)
+    mean = math.fsum(value for cluster in filled for value in cluster) / count
+    squares = math.fsum(math.fsum(value - mean for value in cluster) ** 2 for cluster in filled)
+    return math.sqrt(len(filled) / (len(filled) - 1) * squares) / count
+
+
+def clustered_interval(clusters: Sequence[Sequence[float]], z: float = Z_95) -> tuple[float, float]:
+    """Interval (low, high) in [0, 1] of the mean of values in [0, 1]: mean -/+ z clustered standard errors.
+
+    Where that error is 0 (all passed, say) or unknown (one cluster) it says nothing about other tasks; the interval is
+    then Wilson's with every cluster counted once. The normal quantile is too small for few clusters (below some 20):
+    the doubt is larger there than the interval says.
+    """
+    filled = [cluster for cluster in clusters if cluster]
+    values = [value for cluster in filled for value in cluster]
+    mean = math.fsum(values) / len(values) if values else 0.0
+    error = clustered_standard_error(filled)
+    if error is None or error < NO_ERROR:
+        return wilson(min(mean, 1.0) * len(filled), len(filled), z)
+    return max(0.0, mean - z * error), min(1.0, mean + z * error)
