@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from pytest_hermes.agents.protocol import Agent, AgentContext
     from pytest_hermes.agents.result import AgentResult
     from pytest_hermes.benchmark import Benchmark, Verdict, Verification
+    from pytest_hermes.datasets.dataset import rows
     from pytest_hermes.datasets.harbor import load_tasks
     from pytest_hermes.failures import TaskFailed
     from pytest_hermes.limits import Limits
@@ -44,6 +45,7 @@ _HOMES = {
     "Verification": "benchmark",
     "Workspace": "tools.workspace",
     "load_tasks": "datasets.harbor",
+    "rows": "datasets.dataset",
     "run_test_script": "verification",
     "tool": "tools.own",
 }
@@ -68,6 +70,7 @@ __all__ = [
     "Workspace",
     "__version__",
     "load_tasks",
+    "rows",
     "run_test_script",
     "tool",
 ]

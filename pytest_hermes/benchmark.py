@@ -7,7 +7,7 @@ import inspect
 import math
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 
 import pytest
 
@@ -18,6 +18,7 @@ from pytest_hermes.task import Task
 
 if TYPE_CHECKING:
     from pytest_hermes.agents.result import AgentResult
+    from pytest_hermes.datasets.dataset import Provenance
     from pytest_hermes.sandbox.protocol import Sandbox
     from pytest_hermes.tool_context import ToolContext
     from pytest_hermes.tools.tool import Tool
@@ -56,18 +57,30 @@ class Verification:
 VerifierResult = Verdict | float | bool | Mapping[str, float]
 Verifier = Callable[[Verification], VerifierResult | Awaitable[VerifierResult]]
 VerifierFunction = TypeVar("VerifierFunction", bound=Verifier)
-TaskSource = Sequence[Task] | Callable[[Settings], Iterable[Task]]
+
+
+@runtime_checkable
+class TaskSet(Protocol):
+    """Tasks that are kept somewhere and found by the settings (`datasets.dataset.Dataset`)."""
+
+    def load(self, settings: Settings, run_id: str) -> tuple[list[Task], Provenance]:
+        """The tasks and where they came from; the same ones for all processes of a run."""
+        ...
+
+
+TaskSource = Sequence[Task] | Callable[[Settings], Iterable[Task]] | TaskSet
 
 
 class Benchmark:
     """A named set of tasks with their verifier.
 
-    `tasks` is a list, or a function of the settings. `verify` gets a `Verification`; an `async def` runs on the
-    engine's loop, a plain function in a thread; it returns a reward, a bool, a mapping of components with `reward`, or
-    a `Verdict`. A rollout passes from `pass_threshold`. `defaults` is a settings YAML (a path) or mapping. `limits` are
-    for tasks that declare none. `toolsets` is what the agent gets unless the settings say otherwise; `tools` are
-    the benchmark's own (functions, see `tool`), which it gets besides. `parallel_tools` False makes calls of one turn
-    run strictly in order.
+    `tasks` is a list, a function of the settings, or a data set (`rows`). `verify` gets a `Verification`; an
+    `async def` runs on the engine's loop, a plain function in a thread; it returns a reward, a bool, a mapping of
+    components with `reward`, or a `Verdict`. A rollout passes from `pass_threshold`. `defaults` is a settings YAML (a
+    path) or mapping. `limits` are for tasks that declare none. `toolsets` is what the agent gets unless the settings
+    say otherwise; `tools` are the benchmark's own (functions, see `tool`), which it gets besides. `parallel_tools`
+    False makes calls of one turn run strictly in order. `backend_skips` are tasks that a backend cannot run: backend ->
+    task id -> the reason that their items are skipped with.
     """
 
     def __init__(
@@ -82,6 +95,7 @@ class Benchmark:
         toolsets: Sequence[str] = ("terminal", "file"),
         tools: Sequence[Any] = (),
         parallel_tools: bool = True,
+        backend_skips: Mapping[str, Mapping[str, str]] | None = None,
     ) -> None:
         self.name = name
         self.verify = verify
@@ -95,6 +109,9 @@ class Benchmark:
 
             self.tools = own_tools(tools, f"benchmark {name}")
         self.parallel_tools = parallel_tools
+        self.backend_skips = backend_skips or {}
+        self.provenance: Provenance | None = None
+        """Where the tasks that were loaded last came from, if they are a data set."""
         self._tasks = tasks
 
     def parametrize(self, function: Function) -> Function:
@@ -107,7 +124,16 @@ class Benchmark:
             return load_yaml(self.defaults)
         return dict(self.defaults or {})
 
-    def _given(self, settings: Settings) -> Iterable[Task]:
+    def skip_reason(self, task: Task, settings: Settings) -> str | None:
+        """Why the task is not run with these settings; None if it is."""
+        backend = settings.env.terminal_backend
+        reason = self.backend_skips.get(backend, {}).get(task.id)
+        return f"cannot run with --hermes-sandbox={backend}: {reason}" if reason else None
+
+    def _given(self, settings: Settings, run_id: str) -> Iterable[Task]:
+        if isinstance(self._tasks, TaskSet):
+            found, self.provenance = self._tasks.load(settings, run_id)
+            return found
         if not callable(self._tasks):
             return self._tasks
         try:
@@ -118,12 +144,13 @@ class Benchmark:
             ) from error
         return self._tasks(settings)
 
-    def load(self, settings: Settings) -> list[Task]:
-        """The tasks to run under these settings, in the benchmark's order, filters applied.
+    def load(self, settings: Settings, run_id: str = "") -> list[Task]:
+        """The tasks to run under these settings, in the benchmark's order, filters applied. All processes of the run
+        `run_id` get the same ones.
 
         Raises ConfigurationError for an unknown name in a filter, for two tasks of one id and for no task at all.
         """
-        found = list(self._given(settings))
+        found = list(self._given(settings, run_id))
         if not found:
             raise ConfigurationError(f"benchmark {self.name}: it has no task")
         by_id: dict[str, Task] = {}

@@ -31,7 +31,9 @@ def _parser() -> argparse.ArgumentParser:
 
     show = commands.add_parser("show", help="print the summary of runs, finished or not")
     show.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="a run directory")
-    show.add_argument("--task", metavar="ID", help="the conversation and the verifier's output of one task")
+    part = show.add_mutually_exclusive_group()
+    part.add_argument("--task", metavar="ID", help="the conversation and the verifier's output of one task")
+    part.add_argument("--tasks", action="store_true", help="a line per task: outcomes, reward, time, tokens, cost")
     show.add_argument("--json", action="store_true", help="the numbers as JSON, one object a line")
     show.set_defaults(run=_show)
 
@@ -47,6 +49,21 @@ def _parser() -> argparse.ArgumentParser:
     parse.add_argument("--json", action="store_true", help="one line of JSON")
     parse.set_defaults(run=_parse)
 
+    dataset = commands.add_parser("dataset", help="fetch, list and pack data sets of tasks")
+    actions = dataset.add_subparsers(dest="action", required=True, metavar="ACTION")
+    fetch = actions.add_parser("fetch", help="put a data set into the cache, so that runs need no connection")
+    listing = actions.add_parser("list", help="the tasks of a data set; without one, the data sets of the cache")
+    fetch.add_argument("source", metavar="SOURCE", help="as --hermes-dataset: org/name, a file, a directory, ...")
+    listing.add_argument("source", nargs="?", metavar="SOURCE", help="as --hermes-dataset")
+    for action in (fetch, listing):
+        action.add_argument("--revision", metavar="REV", help="commit, tag or branch of a hub data set (main)")
+        action.add_argument("--split", default="train", help="split of a hub data set (train)")
+        action.add_argument("--json", action="store_true", help="JSON lines")
+    pack = actions.add_parser("pack", help="write Harbor directories as rows")
+    pack.add_argument("directories", nargs="+", type=Path, metavar="DIR", help="a task, or a directory of tasks")
+    pack.add_argument("target", type=Path, metavar="FILE", help="a .jsonl or .parquet file")
+    dataset.set_defaults(run=_dataset)
+
     reap = commands.add_parser("reap", help="remove sandboxes whose owning process is dead")
     reap.add_argument("--sandbox", action="append", choices=["local", "docker"], help="only this backend; repeatable")
     reap.set_defaults(run=_reap)
@@ -56,19 +73,19 @@ def _parser() -> argparse.ArgumentParser:
 def _show(options: argparse.Namespace) -> int:
     import json
 
-    from pytest_hermes.artifacts.records import read_rows
-    from pytest_hermes.artifacts.summary import render, summarize
+    from pytest_hermes.artifacts.summary import summarize_run
+    from pytest_hermes.artifacts.summary_text import render, render_tasks
 
     for run in options.runs:
         if options.task is not None:
             _show_task(run, options.task)
             continue
-        summary = summarize(read_rows(run))
+        summary = summarize_run(run)
         if options.json:
             print(json.dumps({"run": str(run), **summary.as_json()}))
             continue
         print(f"{shown_line(run)}:")
-        for line in render(summary):
+        for line in render_tasks(summary.tasks) if options.tasks else render(summary):
             print(f"  {shown_line(line)}")
     return 0
 
@@ -115,6 +132,15 @@ def _parse(options: argparse.Namespace) -> int:
         raise ConfigurationError(f"{options.tools}: not JSON: {error}") from error
     except UnknownParser as error:
         raise ConfigurationError(f"--format: {error}") from error
+    return 0
+
+
+def _dataset(options: argparse.Namespace) -> int:
+    from pytest_hermes.datasets import command
+
+    actions = {"fetch": command.fetch, "list": command.list_tasks, "pack": command.pack}
+    for line in actions[options.action](options):
+        print(shown_line(line))
     return 0
 
 

@@ -33,7 +33,7 @@ class TaskAttempt:
     attempt: int
 
 
-def parametrize(metafunc: pytest.Metafunc, settings_for: Any) -> None:
+def parametrize(metafunc: pytest.Metafunc, settings_for: Any, run_id: str) -> None:
     """`pytest_generate_tests`: one item per task and attempt. Configuration mistakes become collection errors."""
     mark = metafunc.definition.get_closest_marker("hermes")
     if mark is None:
@@ -44,12 +44,12 @@ def parametrize(metafunc: pytest.Metafunc, settings_for: Any) -> None:
             "rollout, ctx, task, trajectory. Add one to its parameters"
         )
     try:
-        _parametrize(metafunc, mark, settings_for)
+        _parametrize(metafunc, mark, settings_for, run_id)
     except ConfigurationError as error:
         raise pytest.Collector.CollectError(str(error)) from error
 
 
-def _parametrize(metafunc: pytest.Metafunc, mark: pytest.Mark, settings_for: Any) -> None:
+def _parametrize(metafunc: pytest.Metafunc, mark: pytest.Mark, settings_for: Any, run_id: str) -> None:
     benchmark = benchmark_of(mark)
     settings: Settings = settings_for(benchmark)
     attempts = settings.env.attempts
@@ -61,12 +61,14 @@ def _parametrize(metafunc: pytest.Metafunc, mark: pytest.Mark, settings_for: Any
             metafunc.parametrize(JOB_FIXTURE, parameters, ids=[str(p.attempt) for p in parameters], indirect=True)
         return
     items = []
-    for task in benchmark.load(settings):
+    for task in benchmark.load(settings, run_id):
         marks = [
             _registered_mark(metafunc.config, f"{kind}_{slug(value)}")
             for kind, value in (("difficulty", task.difficulty), ("category", task.category))
             if value
         ]
+        if reason := benchmark.skip_reason(task, settings):
+            marks.append(pytest.mark.skip(reason=reason))
         for attempt in range(1, attempts + 1):
             name = task.id if attempts == 1 else f"{task.id}:{attempt}"
             items.append(pytest.param(TaskAttempt(task, attempt), id=name, marks=marks))

@@ -123,6 +123,11 @@ class EnvSettings:
     force_build: bool = setting(False, "build task images although an image name is given")
     error_policy: dict[str, dict[str, Any]] | None = setting(None, "changes to the table of outcomes, by error name")
     artifacts_max_mb: int = setting(64, "largest artifact fetched from a sandbox, in MB", changes_results=False)
+    data_dir_to_save_evals: str | None = setting(
+        None,
+        "directory that gets a copy of the run's `metrics.json` and `samples.jsonl`, relative to the current one",
+        changes_results=False,
+    )
     use_wandb: bool = setting(False, "log to Weights & Biases", later=True, changes_results=False)
     wandb_name: str | None = setting(None, "name of the wandb run", later=True, changes_results=False)
     tokenizer_name: str | None = setting(None, "tokenizer of the trained model", later=True)
@@ -160,7 +165,7 @@ ATROPOS_FIELDS = frozenset(
         *("group_size", "max_num_workers", "max_eval_workers", "max_num_workers_per_node", "steps_per_eval"),
         *("eval_handling", "eval_limit_ratio", "inference_weight", "batch_size", "max_batches_offpolicy"),
         *("rollout_server_url", "total_steps", "num_rollouts_to_keep", "num_rollouts_per_group_for_logging"),
-        *("ensure_scores_are_not_same", "data_path_to_save_groups", "data_dir_to_save_evals"),
+        *("ensure_scores_are_not_same", "data_path_to_save_groups"),
         *("min_items_sent_before_logging", "include_messages", "min_batch_allocation", "worker_timeout"),
         *("thinking_mode", "reasoning_effort", "max_reasoning_tokens", "custom_thinking_prompt"),
         *("eval_concurrency", "max_concurrent_tasks"),
@@ -200,18 +205,24 @@ class Settings:
                     )
                 changes[name] = _typed(value, types_by_name[name], f"{origin}: {section}.{name}")
             if section == "env":
-                changes |= _one_choice_of_tools(changes, origin)
+                changes |= _one_choice(changes, origin)
             result = dataclasses.replace(result, **{section: dataclasses.replace(getattr(result, section), **changes)})
         return result
 
 
-def _one_choice_of_tools(changes: Mapping[str, Any], origin: str) -> dict[str, None]:
-    """What a layer's `enabled_toolsets` or `distribution` unsets of earlier layers. A layer with both is refused."""
-    pair = ("enabled_toolsets", "distribution")
-    given = [name for name in pair if changes.get(name) is not None]
-    if len(given) == 2:
-        raise ConfigurationError(f"{origin}: env.enabled_toolsets and env.distribution exclude each other")
-    return {name: None for name in pair if given and name not in given}
+CHOICES = (("enabled_toolsets", "distribution"), ("dataset_name", "tasks_dir"))
+"""Settings of `env` of which one is chosen: a layer with the one unsets the other of earlier layers."""
+
+
+def _one_choice(changes: Mapping[str, Any], origin: str) -> dict[str, None]:
+    """What a layer unsets of earlier layers by its choices. A layer with both of a pair is refused."""
+    unset: dict[str, None] = {}
+    for pair in CHOICES:
+        given = [name for name in pair if changes.get(name) is not None]
+        if len(given) == 2:
+            raise ConfigurationError(f"{origin}: env.{pair[0]} and env.{pair[1]} exclude each other")
+        unset |= {name: None for name in pair if given and name not in given}
+    return unset
 
 
 def hint(name: str, known: Iterable[str]) -> str:

@@ -156,8 +156,9 @@ def resolve_settings(config: pytest.Config, defaults: dict[str, Any] | None, ori
                 settings = settings.updated({"openai": {name: value}}, f"ini key hermes_{field}")
     if (model := config.getoption("hermes_model")) is not None:
         settings = settings.updated({"openai": {"model_name": model}}, "--model")
-    if config.getoption("hermes_toolsets") is not None and config.getoption("hermes_distribution") is not None:
-        raise ConfigurationError("--hermes-toolsets and --hermes-distribution exclude each other: give one of them")
+    for one, other in (("toolsets", "distribution"), ("dataset", "tasks")):
+        if config.getoption(f"hermes_{one}") is not None and config.getoption(f"hermes_{other}") is not None:
+            raise ConfigurationError(f"--hermes-{one} and --hermes-{other} exclude each other: give one of them")
     for options in GROUPS:
         for option in options:
             value = config.getoption(option.dest)

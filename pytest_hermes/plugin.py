@@ -56,7 +56,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         return
     from pytest_hermes.collection import parametrize
 
-    parametrize(metafunc, _session(metafunc.config).settings_for)
+    hermes = _session(metafunc.config)
+    parametrize(metafunc, hermes.settings_for, hermes.identity.run_id)
 
 
 @pytest.hookimpl(wrapper=True)

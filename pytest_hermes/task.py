@@ -33,10 +33,14 @@ class FileTree(Protocol):
         ...
 
 
-class _Files:
-    """`FileTree` over (name, mode, content) entries that a subclass lists."""
+Entry = tuple[str, int, bytes]
+"""A file of a tree: name relative to it, mode, content."""
 
-    def entries(self) -> list[tuple[str, int, bytes]]:
+
+class ListedFiles:
+    """`FileTree` over the entries that a subclass lists."""
+
+    def entries(self) -> list[Entry]:
         raise NotImplementedError
 
     def tar(self) -> bytes:
@@ -57,12 +61,12 @@ class _Files:
 
 
 @dataclasses.dataclass(frozen=True)
-class InlineFiles(_Files):
+class InlineFiles(ListedFiles):
     """Files given as text or bytes by relative name; a name ending in `.sh` is executable."""
 
     files: Mapping[str, str | bytes]
 
-    def entries(self) -> list[tuple[str, int, bytes]]:
+    def entries(self) -> list[Entry]:
         return [
             (name, 0o755 if name.endswith(".sh") else 0o644, text.encode() if isinstance(text, str) else text)
             for name, text in sorted(self.files.items())
@@ -70,12 +74,12 @@ class InlineFiles(_Files):
 
 
 @dataclasses.dataclass(frozen=True)
-class DirectoryFiles(_Files):
+class DirectoryFiles(ListedFiles):
     """The regular files below a directory. A symbolic link that leaves the directory is refused."""
 
     directory: Path
 
-    def entries(self) -> list[tuple[str, int, bytes]]:
+    def entries(self) -> list[Entry]:
         root = self.directory.resolve()
         found = []
         for folder, folders, names in os.walk(root):
@@ -103,10 +107,15 @@ class Script:
 
 @dataclasses.dataclass(frozen=True)
 class ImageBuild:
-    """An image to build from a directory."""
+    """An image to build from a directory, or from files that are kept elsewhere."""
 
-    context: Path
+    context: Path | ListedFiles
     dockerfile: str = "Dockerfile"
+
+    @property
+    def files(self) -> FileTree:
+        """What the image is made of; decides its digest."""
+        return DirectoryFiles(self.context) if isinstance(self.context, Path) else self.context
 
 
 @dataclasses.dataclass(frozen=True)
@@ -226,10 +235,10 @@ def _digest_of(task: Task) -> str:
     def script(value: Script | None) -> Any:
         return value and [value.files.digest(), value.entry, dict(value.env), value.user]
 
-    spec = dataclasses.asdict(task.sandbox)
+    spec = dataclasses.asdict(dataclasses.replace(task.sandbox, build=None))
     if task.sandbox.build is not None:
         build = task.sandbox.build
-        spec["build"] = [DirectoryFiles(build.context).digest(), build.dockerfile]
+        spec["build"] = [build.files.digest(), build.dockerfile]
     parts = [
         task.id,
         task.prompt,

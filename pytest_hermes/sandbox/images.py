@@ -14,13 +14,14 @@ import json
 import logging
 import tempfile
 from collections.abc import AsyncIterator, Callable, Mapping
+from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from pytest_hermes.errors import ImageError, SandboxUnavailable
 from pytest_hermes.sandbox.docker_client import translated
 from pytest_hermes.sandbox.protocol import SandboxRequest
 from pytest_hermes.sandbox.starts import Slots, runtime_directory
-from pytest_hermes.task import DirectoryFiles, ImageBuild, slug
+from pytest_hermes.task import ImageBuild, slug
 
 if TYPE_CHECKING:
     import aiodocker
@@ -35,7 +36,7 @@ _TAIL_LINES = 20
 
 def build_tag(task_id: str, build: ImageBuild) -> str:
     """The tag of a built image: the task's slug and a digest over the context's files and the Dockerfile's name."""
-    digest = hashlib.sha256(f"{build.dockerfile}\0{DirectoryFiles(build.context).digest()}".encode()).hexdigest()
+    digest = hashlib.sha256(f"{build.dockerfile}\0{build.files.digest()}".encode()).hexdigest()
     return f"pytest-hermes/{slug(task_id)}:{digest[:12]}"
 
 
@@ -221,20 +222,32 @@ def _is_final(reason: str) -> bool:
 
 def _context_archive(build: ImageBuild) -> IO[bytes]:
     """The build context as a tar file, `.dockerignore` honoured. ImageError without a Dockerfile."""
+    if isinstance(build.context, Path):
+        return _archive_of(build.context, build.dockerfile)
+    with tempfile.TemporaryDirectory(prefix="hermes-build-") as folder:
+        for name, mode, content in build.context.entries():
+            path = Path(folder, name)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content)
+            path.chmod(mode & 0o755 | 0o600)
+        return _archive_of(Path(folder), build.dockerfile)
+
+
+def _archive_of(context: Path, dockerfile: str) -> IO[bytes]:
     try:
         from docker.utils.build import tar
     except ImportError as error:
         raise SandboxUnavailable(
             f"building an image needs the package docker ({error}): pip install 'pytest-hermes[docker]'"
         ) from error
-    if not (build.context / build.dockerfile).is_file():
-        raise ImageError(f"no {build.dockerfile} in {build.context}")
-    ignore = build.context / ".dockerignore"
+    if not (context / dockerfile).is_file():
+        raise ImageError(f"no {dockerfile} in {context}")
+    ignore = context / ".dockerignore"
     lines = [line.strip() for line in ignore.read_text().splitlines()] if ignore.is_file() else []
     exclude = [line for line in lines if line and not line.startswith("#")]
     archive = tempfile.TemporaryFile()  # noqa: SIM115 - the caller closes it
     try:
-        tar(build.context, exclude=exclude, dockerfile=(build.dockerfile, None), fileobj=archive)
+        tar(context, exclude=exclude, dockerfile=(dockerfile, None), fileobj=archive)
     except BaseException:
         archive.close()
         raise

@@ -1,0 +1,184 @@
+"""Makes the index of a data set: run as a process of its own, so that no test process imports `datasets`.
+
+The process reads one request as JSON from stdin (`kind` hub or table, and that source's fields) and prints one line of
+JSON: `{"key", "commit", "note"}`, or `{"error"}` with a sentence for people. `ask` is its other end.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from pytest_hermes.datasets.rows import check_columns, entry_of
+from pytest_hermes.datasets.store import INDEX_FORMAT, Store, key_of
+from pytest_hermes.errors import ConfigurationError
+
+NEEDS_HUB = "pip install 'pytest-hermes[hub]'"
+TAIL_CHARS = 600
+OWN_PATH = str(Path(__file__).parents[2])
+
+
+def ask(request: Mapping[str, Any]) -> dict[str, Any]:
+    """Have an index made; the answer's fields. Raises ConfigurationError with the process's sentence."""
+    program = f"import sys; sys.path.append({OWN_PATH!r}); from {__spec__.name} import main; sys.exit(main())"
+    process = subprocess.Popen(
+        [sys.executable, "-c", program],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONSAFEPATH": "1"},  # a folder `datasets` in the working directory is not the package
+    )
+    try:
+        output, log = process.communicate(json.dumps(request))
+    finally:
+        process.kill()
+        process.wait()
+    try:
+        answer = json.loads(output.splitlines()[-1])
+    except (IndexError, ValueError):
+        raise ConfigurationError(
+            f"{request['name']}: the process that reads it ended with status {process.returncode}: {log[-TAIL_CHARS:]}"
+        ) from None
+    if "error" in answer:
+        raise ConfigurationError(str(answer["error"]))
+    return dict(answer)
+
+
+def main() -> int:
+    """The process; its exit status is 0 also where the answer is an error."""
+    request = json.load(sys.stdin)
+    store = Store(Path(request["cache"]))
+    try:
+        answer = _hub(request, store) if request["kind"] == "hub" else _table(request, store)
+    except ConfigurationError as error:
+        answer = {"error": str(error)}
+    print(json.dumps(answer))
+    return 0
+
+
+def hub_key(name: str, commit: str, split: str) -> str:
+    """Key of a hub data set's index. A commit is the same content wherever it was fetched."""
+    return key_of("hub", name, commit, split)
+
+
+def build(rows: Iterable[Mapping[str, Any]], source: str, key: str, store: Store, **more: Any) -> None:
+    """Write the index of these rows. Raises ConfigurationError where they are not tasks."""
+    tasks = []
+    for number, row in enumerate(rows, 1):
+        if number == 1:
+            check_columns(row, source)
+        tasks.append(entry_of(row, number, store))
+    if not tasks:
+        raise ConfigurationError(f"{source}: the data set has no row")
+    store.write("indexes", key, {"format": INDEX_FORMAT, "source": source, "made": time.time(), **more, "tasks": tasks})
+
+
+# -- the hub -------------------------------------------------------------------------------------------
+
+
+def _hub(request: Mapping[str, Any], store: Store) -> dict[str, Any]:
+    name, revision, split = request["name"], request["revision"], request["split"]
+    try:
+        import datasets
+        import huggingface_hub
+    except ImportError as error:
+        raise ConfigurationError(f"{name}: a data set of the hub needs {error.name}: {NEEDS_HUB}") from error
+    from huggingface_hub import errors
+
+    transport: type[Exception] = errors.HTTPError  # type: ignore[attr-defined]  # of the HTTP library it uses
+    note = None
+    try:
+        commit = huggingface_hub.HfApi().dataset_info(name, revision=revision, timeout=60).sha or revision
+    except errors.GatedRepoError as error:
+        raise ConfigurationError(
+            f"{name}: the hub gives it only to accounts that were let in. Ask there, then set HF_TOKEN"
+        ) from error
+    except errors.RevisionNotFoundError as error:
+        raise ConfigurationError(f"{name}: the hub knows no revision {revision!r} of it") from error
+    except errors.RepositoryNotFoundError as error:
+        raise ConfigurationError(
+            f"{name}: the hub has no such data set, or it is private and HF_TOKEN is not of somebody who may read it"
+        ) from error
+    except (transport, OSError) as error:
+        known = (store.read("revisions", key_of(name, revision, split)) or {}).get("commits") or {}
+        if not known:
+            raise ConfigurationError(
+                f"{name}: the hub cannot be reached ({_reason(error)}) and {revision} of it is not in the cache"
+                f" {store.root}. Fetch it once with a connection: pytest-hermes dataset fetch {name}"
+            ) from error
+        commit = list(known.values())[-1]
+        note = f"{name}: the hub cannot be reached ({_reason(error)}); using {revision} as it was last seen, {commit}"
+    key = hub_key(name, commit, split)
+    if store.read_index(key) is None:
+        source = f"{name}@{commit[:12]}"
+        build(_hub_rows(datasets, name, commit, split), source, key, store, name=name, commit=commit, split=split)
+    return {"key": key, "commit": commit, "note": note}
+
+
+def _hub_rows(datasets: Any, name: str, commit: str, split: str) -> Iterator[Mapping[str, Any]]:
+    datasets.disable_progress_bars()
+    try:
+        yield from datasets.load_dataset(name, split=split, revision=commit)
+    except (ValueError, OSError, datasets.exceptions.DatasetsError) as error:
+        raise ConfigurationError(f"{name}@{commit[:12]}, split {split}: {_reason(error)}") from error
+
+
+def _reason(error: BaseException) -> str:
+    return " ".join(str(error).split())[:300] or type(error).__name__
+
+
+# -- files ---------------------------------------------------------------------------------------------
+
+
+def table_key(path: Path) -> str:
+    """Key of a file's index: changes with the file."""
+    found = path.stat()
+    return key_of("table", path.resolve(), found.st_size, found.st_mtime_ns, found.st_ino)
+
+
+def _table(request: Mapping[str, Any], store: Store) -> dict[str, Any]:
+    path = Path(request["name"])
+    try:
+        key = table_key(path)
+        if store.read_index(key) is None:
+            rows = _parquet_rows(path) if path.suffix == ".parquet" else _jsonl_rows(path)
+            build(rows, str(path), key, store, name=str(path.resolve()), commit=None, split=None)
+    except OSError as error:
+        raise ConfigurationError(f"{path}: cannot be read ({error.strerror or _reason(error)})") from error
+    return {"key": key, "commit": None, "note": None}
+
+
+def _jsonl_rows(path: Path) -> Iterator[Mapping[str, Any]]:
+    with path.open("rb") as lines:
+        for number, line in zip(itertools.count(1), lines, strict=False):
+            if not line.strip():
+                continue
+            try:
+                row = json.loads(line)
+            except (ValueError, RecursionError) as error:
+                raise ConfigurationError(f"{path}, line {number}: not JSON ({error})") from error
+            if not isinstance(row, dict):
+                raise ConfigurationError(f"{path}, line {number}: a {type(row).__name__}, not an object")
+            yield row
+
+
+def _parquet_rows(path: Path) -> Iterator[Mapping[str, Any]]:
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError as error:
+        raise ConfigurationError(f"{path}: a parquet file needs {error.name}: {NEEDS_HUB}") from error
+    try:
+        with pyarrow.parquet.ParquetFile(path) as file:
+            for batch in file.iter_batches(batch_size=8):
+                yield from batch.to_pylist()
+    except pyarrow.ArrowException as error:
+        raise ConfigurationError(f"{path}: not a parquet file that can be read ({_reason(error)})") from error
