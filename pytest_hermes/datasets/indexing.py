@@ -22,19 +22,25 @@ from pytest_hermes.errors import ConfigurationError
 
 NEEDS_HUB = "pip install 'pytest-hermes[hub]'"
 TAIL_CHARS = 600
-OWN_PATH = str(Path(__file__).parents[2])
+PROGRAM = f"""\
+import os, sys
+given = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path in sys.path]
+sys.path[:] = [path for path in sys.path if path not in given] + given + [{str(Path(__file__).parents[2])!r}]
+from {__name__} import main
+sys.exit(main())
+"""
+"""A folder called `datasets` in the working directory or on PYTHONPATH is not the package of that name."""
 
 
 def ask(request: Mapping[str, Any]) -> dict[str, Any]:
     """Have an index made; the answer's fields. Raises ConfigurationError with the process's sentence."""
-    program = f"import sys; sys.path.append({OWN_PATH!r}); from {__spec__.name} import main; sys.exit(main())"
     process = subprocess.Popen(
-        [sys.executable, "-c", program],
+        [sys.executable, "-c", PROGRAM],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env={**os.environ, "PYTHONSAFEPATH": "1"},  # a folder `datasets` in the working directory is not the package
+        env={**os.environ, "PYTHONSAFEPATH": "1"},
     )
     try:
         output, log = process.communicate(json.dumps(request))
