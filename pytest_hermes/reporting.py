@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,10 +21,12 @@ from pytest_hermes.errors import (
     VerifierTimeout,
 )
 from pytest_hermes.failures import BodyTimeout
-from pytest_hermes.shown import show_report, shown_line
+from pytest_hermes.shown import described, show_report, shown_line
 from pytest_hermes.stash import handle_key, job_key, rollout_key, session_key, waited_key
 
 if TYPE_CHECKING:
+    from pytest_hermes.artifacts.run_reader import LocatedRow
+    from pytest_hermes.artifacts.summary import Summary
     from pytest_hermes.rollout import Rollout
     from pytest_hermes.session import HermesSession
 
@@ -218,18 +220,42 @@ def progress(config: pytest.Config) -> Callable[[], None]:
 
 
 def write_summary(terminal: Any, run: Path, shown: str) -> None:
-    """Print the run's summary, with its directory as `shown`, and write `summary.json`."""
-    from pytest_hermes.artifacts.records import read_rows
-    from pytest_hermes.artifacts.run_directory import write_json
-    from pytest_hermes.artifacts.summary import render, summarize
+    """Print the run's summary, with its directory as `shown`, and write `summary.json` and the evaluation files.
+
+    What cannot be written is one line; the summary is printed all the same.
+    """
+    from pytest_hermes.artifacts.run_reader import locate, read_manifest
+    from pytest_hermes.artifacts.summary import summarize_located
+    from pytest_hermes.artifacts.summary_text import render
 
     terminal.write_sep("=", "hermes")
     try:
-        summary = summarize(read_rows(run))
-        write_json(run / "summary.json", summary.as_json())
+        manifest, located = read_manifest(run), locate(run)
+        summary = summarize_located(located, manifest)
     except (ConfigurationError, OSError) as error:
         terminal.write_line(shown_line(f"no summary of {shown}: {error}"))
         return
     for line in render(summary):
         terminal.write_line(shown_line(line))
+    for problem in _write_numbers(run, summary, located, manifest, terminal.config.invocation_params.dir):
+        terminal.write_line(shown_line(problem))
     terminal.write_line(f"run directory: {shown}")
+
+
+def _write_numbers(
+    run: Path, summary: Summary, located: Sequence[LocatedRow], manifest: Mapping[str, Any], base: Path
+) -> list[str]:
+    """Write the files of a run's numbers; why some are not written, a line each."""
+    from pytest_hermes.artifacts.eval_files import write_eval_files
+    from pytest_hermes.artifacts.run_directory import write_json
+
+    problems = []
+    try:
+        write_json(run / "summary.json", summary.as_json())
+    except OSError as error:
+        problems.append(f"summary.json not written: {error}")
+    try:
+        problems += write_eval_files(run, located, manifest, base)
+    except Exception as error:  # noqa: BLE001 - whatever it is, the run and its summary stand
+        problems.append(f"evaluation files not written: {described(error)}")
+    return problems

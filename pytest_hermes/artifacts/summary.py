@@ -3,18 +3,22 @@
 A rollout that is `invalid` has no valid reward. It is never silently in or out of the denominator: the pass rate is
 over valid rollouts, and `bounds` are what it would be if every invalid one had failed, or had passed as the others did
 (invalid dropped). Rollouts that were cancelled (the run was stopped) or unused (the test skipped or failed before it
-asked for them) are counted apart.
+asked for them) are counted apart. `summary_text.py` shows the numbers, `task_summary.py` has those of single tasks.
 """
 
 from __future__ import annotations
 
 import collections
 import dataclasses
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+from pytest_hermes.artifacts.run_reader import LocatedRow, locate, read_manifest
+from pytest_hermes.artifacts.task_summary import Attempts, TaskSummary, Typical, clusters, task_key, typical
 from pytest_hermes.models.protocol import Usage
-from pytest_hermes.stats import wilson
+from pytest_hermes.stats import clustered_interval, clustered_standard_error, wilson
 
 NOT_COUNTED = ("cancelled", "unused")
 VERIFIER_CAUSES = ("verifier_timeout", "verifier_no_reward", "reward_unreadable", "verifier_error")
@@ -22,13 +26,21 @@ VERIFIER_CAUSES = ("verifier_timeout", "verifier_no_reward", "reward_unreadable"
 
 @dataclasses.dataclass(frozen=True)
 class GroupSummary:
-    """Counts of one group of rollouts. Rates are None when there is nothing to divide by."""
+    """Counts of one group of rollouts. Rates are None when there is nothing to divide by.
+
+    Standard errors are clustered by task (`stats.clustered_standard_error`); None for fewer than two tasks.
+    """
 
     rollouts: int
+    tasks: int
     passed: int
     failed: int
     invalid: int
+    pass_rate_standard_error: float | None
     mean_reward: float | None
+    mean_reward_standard_error: float | None
+    interval: tuple[float, float]
+    """95 % interval of the pass rate over valid rollouts: Wilson's, or the clustered one if a task has several."""
 
     @property
     def valid(self) -> int:
@@ -39,9 +51,14 @@ class GroupSummary:
         return self.passed / self.valid if self.valid else None
 
     @property
-    def interval(self) -> tuple[float, float]:
-        """Wilson 95 % interval of the pass rate over valid rollouts."""
-        return wilson(self.passed, self.valid)
+    def several_attempts(self) -> bool:
+        return self.rollouts > self.tasks
+
+    @property
+    def part_scores(self) -> bool:
+        """Whether the mean reward says something that the pass rate does not."""
+        rate = self.pass_rate
+        return rate is not None and self.mean_reward is not None and abs(rate - self.mean_reward) > 1e-9
 
     @property
     def bounds(self) -> tuple[float, float] | None:
@@ -53,19 +70,53 @@ class GroupSummary:
     @classmethod
     def of(cls, rows: Sequence[dict[str, Any]]) -> GroupSummary:
         counts = collections.Counter(row["outcome"] for row in rows)
-        rewards = [row["reward"] for row in rows if row["outcome"] != "invalid" and row["reward"] is not None]
-        mean = sum(rewards) / len(rewards) if rewards else None
-        return cls(len(rows), counts["passed"], counts["failed"], counts["invalid"], mean)
+        tasks = list(clusters(rows).values())
+        valid = [[row for row in task if row["outcome"] != "invalid"] for task in tasks]
+        passes = [[float(row["outcome"] == "passed") for row in task] for task in valid]
+        rewards = [[row["reward"] for row in task if row["reward"] is not None] for task in valid]
+        every = [reward for task in rewards for reward in task]
+        several = len(rows) > len(tasks)
+        return cls(
+            rollouts=len(rows),
+            tasks=len(tasks),
+            passed=counts["passed"],
+            failed=counts["failed"],
+            invalid=counts["invalid"],
+            pass_rate_standard_error=clustered_standard_error(passes),
+            mean_reward=sum(every) / len(every) if every else None,
+            mean_reward_standard_error=clustered_standard_error(rewards),
+            interval=clustered_interval(passes)
+            if several
+            else wilson(counts["passed"], counts["passed"] + counts["failed"]),
+        )
 
     def as_json(self) -> dict[str, Any]:
-        low, high = self.interval
+        values = dataclasses.asdict(self)
+        low, high = values.pop("interval")
         return {
-            **dataclasses.asdict(self),
+            **values,
             "pass_rate": self.pass_rate,
             "pass_rate_low": low,
             "pass_rate_high": high,
             "bounds": self.bounds,
         }
+
+
+@dataclasses.dataclass(frozen=True)
+class Skipped:
+    """Tasks that a skip list kept out of the run: they are in no rate, so they are named."""
+
+    reasons: dict[str, list[str]]
+    """Reason -> tasks."""
+    selected: int
+    """Tasks of the run with the skipped ones."""
+
+    @property
+    def tasks(self) -> int:
+        return sum(len(names) for names in self.reasons.values())
+
+    def as_json(self) -> dict[str, Any]:
+        return {"tasks": self.tasks, "of": self.selected, "reasons": self.reasons}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,6 +144,12 @@ class Summary:
     """Distribution -> tool set -> rollouts that drew it."""
     left_out: dict[str, str]
     """Tool or tool set that agents did not get -> why."""
+    attempts: Attempts | None
+    """pass@k and pass^k; None with one attempt per task."""
+    per_rollout: dict[str, Typical | None]
+    skipped: Skipped
+    tasks: list[TaskSummary]
+    """In the order in which they started."""
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -109,19 +166,36 @@ class Summary:
             "slowest": [{"rollout": label, "seconds": s, "clocks": clocks} for label, s, clocks in self.slowest],
             "distributions": self.distributions,
             "left_out": self.left_out,
+            "attempts": self.attempts.as_json() if self.attempts else None,
+            "per_rollout": {name: vars(found) if found else None for name, found in self.per_rollout.items()},
+            "skipped": self.skipped.as_json(),
+            "tasks": [dataclasses.asdict(task) for task in self.tasks],
         }
 
 
-def summarize(rows: Iterable[dict[str, Any]]) -> Summary:
-    """The summary of a run's rows (`records.read_rows`)."""
+def summarize_run(run: Path) -> Summary:
+    """The summary of a run directory, read without its conversations. Raises ConfigurationError if it is none."""
+    manifest = read_manifest(run)
+    return summarize_located(locate(run), manifest)
+
+
+def summarize_located(located: Iterable[LocatedRow], manifest: Mapping[str, Any]) -> Summary:
+    """As `summarize_run`, of rows and a manifest that were read already."""
+    return summarize((place.numbers for place in located), manifest.get("skipped") or {})
+
+
+def summarize(rows: Iterable[dict[str, Any]], skipped: Mapping[str, str] | None = None) -> Summary:
+    """The summary of a run's rows (`records.read_rows`), and of the items it left out ({node id: reason})."""
     every = list(rows)
     counted = [row for row in every if row["cause"] not in NOT_COUNTED]
+    total = GroupSummary.of(counted)
+    tasks = [TaskSummary.of(members) for members in clusters(counted).values()]
     usage = Usage()
     for row in every:
         usage = usage.plus(Usage(**row["usage"]))
     order = {"easy": 0, "medium": 1, "hard": 2, "extreme": 3}
     return Summary(
-        total=GroupSummary.of(counted),
+        total=total,
         cancelled=len(every) - len(counted),
         by_category=_groups(counted, "category", str),
         by_difficulty=_groups(counted, "difficulty", lambda name: (order.get(name, 9), name)),
@@ -140,7 +214,29 @@ def summarize(rows: Iterable[dict[str, Any]]) -> Summary:
         )[:5],
         distributions=_distributions(counted),
         left_out={name: why for row in every for name, why in (row.get("toolsets") or {}).get("left_out", {}).items()},
+        attempts=Attempts.of(tasks) if total.several_attempts else None,
+        per_rollout=typical(counted),
+        skipped=skipped_tasks(every, skipped or {}),
+        tasks=tasks,
     )
+
+
+def skipped_tasks(rows: Sequence[dict[str, Any]], skipped: Mapping[str, str]) -> Skipped:
+    """Skipped items by reason, the attempts of a task as one. An item that has a row was not skipped."""
+    ran = {row["node_id"] for row in rows}
+    several = any(row["attempt"] > 1 for row in rows)
+    found: dict[tuple[str, str], str] = {}
+    for node, reason in skipped.items():
+        if node not in ran:
+            test, _, parameters = node.partition("[")
+            name = parameters.removesuffix("]")
+            if several:
+                name = "" if name.isdecimal() else re.sub(r":\d+(?=-|$)", "", name)
+            found[test, name or test.rpartition("::")[2]] = str(reason)
+    reasons: dict[str, list[str]] = {}
+    for (_, name), reason in found.items():
+        reasons.setdefault(reason, []).append(name)
+    return Skipped(reasons, len({task_key(row) for row in rows}) + len(found))
 
 
 def _distributions(rows: Sequence[dict[str, Any]]) -> dict[str, dict[str, int]]:
@@ -163,76 +259,3 @@ def _groups(rows: Sequence[dict[str, Any]], field: str, key: Any) -> dict[str, G
         if row[field] is not None:
             members[row[field]].append(row)
     return {name: GroupSummary.of(members[name]) for name in sorted(members, key=key)}
-
-
-def render(summary: Summary) -> list[str]:
-    """The summary as lines for a terminal, without colour."""
-    total = summary.total
-    lines = [
-        f"{total.rollouts} {'rollout' if total.rollouts == 1 else 'rollouts'}: "
-        f"{total.passed} passed, {total.failed} failed, {total.invalid} invalid"
-        + (f" ({summary.cancelled} more cancelled or unused)" if summary.cancelled else "")
-        + (f"; {summary.retried} needed a retry" if summary.retried else "")
-    ]
-    if total.pass_rate is not None:
-        low, high = total.interval
-        text = f"pass rate {total.pass_rate:.1%} [{low:.1%}, {high:.1%}]"
-        if total.invalid and total.bounds:
-            text += f"; {total.bounds[0]:.1%} if every invalid rollout had failed, {total.bounds[1]:.1%} without them"
-        if total.mean_reward is not None:
-            text += f"; mean reward {total.mean_reward:.3f}"
-        lines.append(text)
-    for title, groups in (("category", summary.by_category), ("difficulty", summary.by_difficulty)):
-        if groups:
-            width = max(len(name) for name in groups)
-            lines.append(f"by {title}:")
-            lines += [f"  {name:<{width}}  {_group_line(group)}" for name, group in groups.items()]
-    if summary.causes:
-        lines.append("causes: " + ", ".join(f"{cause} {count}" for cause, count in summary.causes.items()))
-        if not summary.oracle and any(cause in summary.causes for cause in VERIFIER_CAUSES):
-            lines.append("  a verifier gave no reward: check the benchmark with --hermes-agent=oracle")
-    if summary.flagged:
-        lines.append(f"signs of tampering: {', '.join(summary.flagged)}")
-    for distribution, drawn in summary.distributions.items():
-        counts = ", ".join(f"{name} {count}" for name, count in sorted(drawn.items()))
-        lines.append(f"tool sets drawn from {distribution}: {counts}")
-    if summary.left_out:
-        lines.append("tools left out: " + "; ".join(f"{name} ({why})" for name, why in summary.left_out.items()))
-    lines.append(_usage_line(summary))
-    if summary.slowest:
-        lines.append("slowest:")
-        width = max(len(label) for label, _, _ in summary.slowest)
-        for label, seconds, clocks in summary.slowest:
-            parts = ", ".join(
-                f"{name.removesuffix('_s')} {value:.1f}" for name, value in clocks.items() if value >= 0.05
-            )
-            lines.append(f"  {label:<{width}}  {seconds:7.1f} s" + (f"  ({parts})" if parts else ""))
-    return lines
-
-
-def _group_line(group: GroupSummary) -> str:
-    rate = "   -  " if group.pass_rate is None else f"{group.pass_rate:6.1%}"
-    invalid = f", {group.invalid} invalid" if group.invalid else ""
-    return f"{rate}  {group.passed}/{group.valid} passed{invalid}"
-
-
-def _usage_line(summary: Summary) -> str:
-    usage = summary.usage
-
-    if not summary.turns:
-        return "no model calls"
-
-    def count(value: int | None) -> str:
-        return "unknown" if value is None else f"{value:,}"
-
-    line = f"{summary.turns:,} model calls; tokens: prompt {count(usage.prompt_tokens)}"
-    if usage.cached_tokens:
-        line += f" ({usage.cached_tokens:,} cached)"
-    line += f", completion {count(usage.completion_tokens)}"
-    if usage.cost_usd is not None:
-        line += f"; cost ${usage.cost_usd:,.4f}"
-        if summary.unpriced:
-            line += f" (without {summary.unpriced} rollouts of unknown price)"
-    elif summary.unpriced:
-        line += "; cost unknown (no price for this model: openai.prices)"
-    return line

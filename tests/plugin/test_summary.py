@@ -1,0 +1,209 @@
+"""What a run says at its end, and the files of its numbers, from the user's side."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from pytest_hermes.cli import main
+from pytest_hermes.stats import wilson
+
+LUCK = """
+    from pathlib import Path
+    from pytest_hermes.errors import SandboxLost
+
+    def luck(name, outcomes, **more):
+        \"\"\"A task of which one verification ends by each letter of `outcomes`: passed, failed, invalid.\"\"\"
+        data = {"outcomes": outcomes, "script": [{"content": "ok"}]}
+        return Task(id=name, prompt="x", data=data, **more)
+
+    def verify_by_luck(v):
+        for number, outcome in enumerate(v.task.data["outcomes"]):
+            try:
+                Path(f"{v.task.id}-{number}").touch(exist_ok=False)
+            except FileExistsError:
+                continue
+            if outcome == "i":
+                raise SandboxLost("gone")
+            return outcome == "p"
+"""
+THREE = (
+    LUCK
+    + """
+    benchmark = Benchmark("luck", verify=verify_by_luck, tasks=[
+        luck("always", "pppp", category="System Admin", difficulty="easy"),
+        luck("half", "pfpf", category="System Admin", difficulty="hard"),
+        luck("never", "ffff", category="data-science", difficulty="hard"),
+    ])
+
+    @benchmark.parametrize
+    def test_task(rollout): rollout.check()
+"""
+)
+
+
+def evals(run, benchmark="luck"):
+    folder = run.directory / "evals" / benchmark
+    samples = [json.loads(line) for line in (folder / "samples.jsonl").read_text().splitlines()]
+    return json.loads((folder / "metrics.json").read_text()), samples
+
+
+def test_several_attempts_are_told_by_task(bench, processes, capsys):
+    bench.write(body=THREE)
+    run = bench.run("--hermes-attempts=4", *processes)
+    run.result.assert_outcomes(passed=6, failed=6)
+    run.result.stdout.fnmatch_lines(
+        [
+            "12 rollouts of 3 tasks: 6 passed, 6 failed, 0 invalid",
+            "pass rate 50.0%; mean reward 0.500 (standard error 0.289)",
+            r"pass@1 50.0% [[]0.0%, 100.0%[]], standard error 28.9% clustered by task (3 tasks)",
+            "pass@2 61.1%, pass^2 38.9% (3 tasks)",
+            "pass@4 66.7%, pass^4 33.3% (3 tasks)",
+            "mean (median) of a rollout: * s (*), 1.0 turns (1.0), *",
+        ]
+    )
+    assert run.summary["attempts"]["pass_at_1"] == 0.5
+    assert {task["task"]: (task["passed"], task["failed"]) for task in run.summary["tasks"]} == {
+        "always": (4, 0),
+        "half": (2, 2),
+        "never": (0, 4),
+    }
+    metrics, samples = evals(run)
+    found = metrics["results"]["all"]
+    assert metrics["results"]["atropos|luck_eval|0"] == found and metrics["config_general"]["model_name"] == "scripted"
+    assert (found["eval/pass_rate"], found["eval/total_tasks"], found["eval/passed_tasks"]) == (0.5, 3, 1.5)
+    assert (found["eval/pass_rate_system_admin"], found["eval/pass_rate_data_science"]) == (0.75, 0.0)
+    assert (found["eval/pass_rate_difficulty_easy"], found["eval/pass^4"]) == (1.0, pytest.approx(1 / 3))
+    assert sorted((s["task_name"], s["attempt"]) for s in samples) == [
+        (task, attempt) for task in ("always", "half", "never") for attempt in (1, 2, 3, 4)
+    ]
+    assert all(s["messages"][-1]["content"] == "ok" and s["turns_used"] == 1 for s in samples)
+    capsys.readouterr()
+    assert main(["show", str(run.directory), "--tasks"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert {tuple(line.split()[:4]) for line in lines[2:]} == {
+        ("always", "4", "4", "0"),
+        ("half", "4", "2", "2"),
+        ("never", "4", "0", "4"),
+    }
+
+
+def test_invalid_attempts_are_not_mixed_into_pass_at_k(bench, processes):
+    bench.write(
+        body=LUCK
+        + """
+    benchmark = Benchmark("luck", verify=verify_by_luck, tasks=[
+        luck("whole", "pp"), luck("half", "fi"), luck("gone", "ii")
+    ])
+
+    @benchmark.parametrize
+    def test_task(rollout): rollout.check()
+    """
+    )
+    run = bench.run("--hermes-attempts=2", "--hermes-retries=0", *processes)
+    run.result.assert_outcomes(passed=2, failed=1, errors=3)
+    run.result.stdout.fnmatch_lines(
+        [
+            "6 rollouts of 3 tasks: 2 passed, 1 failed, 3 invalid",
+            "pass rate 66.7%; 33.3% if every invalid rollout had failed, 66.7% without them;*",
+            "pass@1 50.0% *(2 of 3 tasks)",
+            "pass@2 100.0%, pass^2 100.0% (1 of 3 tasks have 2 valid attempts)",
+        ]
+    )
+    metrics, samples = evals(run)
+    found = metrics["results"]["all"]
+    assert (found["eval/pass_rate"], found["eval/invalid"], found["eval/total_tasks"]) == (0.5, 3, 2)
+    assert found["eval/pass_rate_invalid_failed"] == pytest.approx(1 / 3)
+    assert [s["reward"] for s in samples if s["outcome"] == "invalid"] == [None] * 3
+    assert all(s["error"] == "gone" and not s["passed"] for s in samples if s["outcome"] == "invalid")
+
+
+def test_one_attempt_each_shows_wilson_only_and_copies_go_to_the_directory_of_the_setting(bench, processes):
+    bench.write(body=THREE)
+    run = bench.run("--hermes-set", "env.data_dir_to_save_evals=out/evals", *processes)
+    low, high = wilson(2, 3)
+    run.result.stdout.fnmatch_lines([f"pass rate 66.7% [[]{low:.1%}, {high:.1%}[]]; mean reward 0.667"])
+    run.result.stdout.no_fnmatch_line("*pass@*")
+    for name in ("metrics.json", "samples.jsonl"):
+        copy = bench.pytester.path / "out/evals" / name
+        assert copy.read_bytes() == (run.directory / "evals/luck" / name).read_bytes()
+
+
+def test_the_bodys_last_word_is_in_the_samples(bench, processes):
+    bench.write(
+        body=LUCK
+        + """
+    benchmark = Benchmark("luck", verify=verify_by_luck, tasks=[luck("a", "p"), luck("b", "f")])
+
+    @benchmark.parametrize
+    def test_task(rollout):
+        assert rollout.task.id == "b"
+    """
+    )
+    run = bench.run(*processes)
+    run.result.assert_outcomes(passed=1, failed=1)
+    _, samples = evals(run)
+    assert {s["task_name"]: (s["passed"], s["reward"]) for s in samples} == {"a": (False, 1.0), "b": (True, 0.0)}
+
+
+def test_benchmarks_of_one_run_have_a_pair_each(bench, processes):
+    bench.write("test_one", body=THREE)
+    bench.write("test_two", body=THREE.replace('"luck"', '"bad luck"').replace('luck("', 'luck("other-'))
+    run = bench.run("--hermes-set", "env.data_dir_to_save_evals=out", *processes)
+    names = sorted(folder.name for folder in (run.directory / "evals").iterdir())
+    assert len(names) == 2 and names[1] == "luck" and names[0].startswith("bad_luck-")
+    assert sorted(
+        str(f.relative_to(bench.pytester.path / "out")) for f in (bench.pytester.path / "out").rglob("*.json")
+    ) == [f"{name}/metrics.json" for name in names]
+    assert [task["benchmark"] for task in run.summary["tasks"]].count("luck") == 3
+
+
+def test_files_that_cannot_be_written_are_one_line_after_the_summary(bench, processes):
+    bench.write(body=THREE)
+    (bench.pytester.path / "file").write_text("")
+    run = bench.run("--hermes-set", "env.data_dir_to_save_evals=file/below", *processes)
+    run.result.assert_outcomes(passed=2, failed=1)
+    run.result.stdout.fnmatch_lines(
+        [
+            "3 rollouts: 2 passed, 1 failed, 0 invalid",
+            "env.data_dir_to_save_evals: evaluation files of luck not written: *Not a directory*",
+            "run directory: *",
+        ]
+    )
+    assert run.result.ret == 1 and run.summary["rollouts"]["passed"] == 2
+    assert evals(run)[0]["results"]["all"]["eval/passed_tasks"] == 2
+
+
+def test_a_fault_in_writing_them_loses_nothing(bench, processes):
+    bench.write(body=THREE)
+    bench.pytester.makeconftest(
+        """
+        from pytest_hermes.artifacts import eval_files
+
+        def broken(*_): raise RuntimeError("odd \\x1b[31m")
+        eval_files.evaluation = broken
+        """
+    )
+    run = bench.run(*processes)
+    run.result.assert_outcomes(passed=2, failed=1)
+    run.result.stdout.fnmatch_lines(["3 rollouts: 2*", "evaluation files not written: RuntimeError: odd *", "run dir*"])
+    assert "\x1b[31m" not in run.result.stdout.str() and run.summary["rollouts"]["passed"] == 2
+
+
+def test_skipped_tasks_in_the_manifest_are_told(bench, processes):
+    bench.write(body=THREE)
+    bench.pytester.makeconftest(
+        """
+        from pytest_hermes.artifacts.run_directory import RunDirectory
+
+        make = RunDirectory.make
+        def with_skipped(self, manifest):
+            make(self, manifest | {"skipped": {"test_bench.py::test_task[qemu-startup]": "needs KVM"}})
+        RunDirectory.make = with_skipped
+        """
+    )
+    run = bench.run(*processes)
+    run.result.stdout.fnmatch_lines(["1 of 4 tasks skipped: qemu-startup (needs KVM)"])
+    assert run.summary["skipped"] == {"tasks": 1, "of": 4, "reasons": {"needs KVM": ["qemu-startup"]}}
+    assert evals(run)[0]["results"]["all"]["eval/skipped_tasks"] == 1
