@@ -37,6 +37,8 @@ class Verdict:
     exit_code: int | None = None
     evidence: list[str] = dataclasses.field(default_factory=list)
     """Signs of tampering, each one sentence."""
+    cause: str | None = None
+    """The rollout's cause where the verifier found one: `tampering`."""
 
 
 @dataclasses.dataclass(frozen=True)

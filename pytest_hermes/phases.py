@@ -293,7 +293,8 @@ class _Try:
         seconds = self.limits.verify_s or limits_module.DEFAULTS.verify_s or 0.0
         ctx = self.services.tool_context(sandbox, self.toolbox, self.task)
         verification = Verification(self.task, sandbox, ctx, self.rollout.trajectory, seconds, self.settings)
-        margin = VERIFY_MARGIN_S if getattr(verifier, "keeps_own_clock", False) else 0.0
+        # It may run twice, each time under the same clock.
+        margin = seconds + 2 * VERIFY_MARGIN_S if getattr(verifier, "keeps_own_clock", False) else 0.0
         late = VerifierTimeout(f"the verifier did not end within {seconds:g} s")
         try:
             work = _judge(verifier, verification)
@@ -331,6 +332,8 @@ class _Try:
             rollout.cause, rollout.error = self.policies.of(self.stop_error).cause, str(self.stop_error)
         elif rollout.trajectory.stop_reason not in ("finished", "error"):
             rollout.cause = rollout.trajectory.stop_reason
+        if error is None and rollout.verdict is not None and rollout.verdict.cause:
+            rollout.cause = rollout.verdict.cause
         enough = (rollout.reward or 0.0) >= rollout.pass_threshold
         rollout.outcome = "passed" if (rollout.body_passed if self.gate is not None else enough) else "failed"
         if rollout.outcome == "failed" and rollout.cause is None:

@@ -3,7 +3,8 @@
 `run_test_script` is the verifier of image tasks: `/tests` and `/logs/verifier` are emptied, the tests uploaded, the
 script run by a fresh command, and the reward read in that same command the moment the script ends. A reward file that
 appears at any other time, and an uploaded test that was changed, are tampering: reward 0. Other signs are recorded as
-evidence and left to the reader. It costs three commands and one upload.
+evidence; where the script gave a reward in spite of them, it runs once more without what they point at, and the lower
+reward counts. It costs three commands and one upload, and the same again for a second run.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import hashlib
 import io
 import json
 import tarfile
+from collections.abc import Mapping
 
 from pytest_hermes.benchmark import Verdict, Verification, keeps_own_clock, reward_of_object, valid_reward
 from pytest_hermes.datasets.host_variables import expand
@@ -27,114 +29,15 @@ from pytest_hermes.errors import (
     VerifierTimeout,
 )
 from pytest_hermes.sandbox.protocol import ExecResult, Sandbox
+from pytest_hermes.set_aside import HOUSEKEEPING_TIMEOUT_S, changed_tools, described, set_aside
 from pytest_hermes.task import FileTree, Healthcheck
+from pytest_hermes.verifier_scripts import AFTERWARDS, PREPARE, VERIFY, report_lines, shell
 
 TAIL_CHARS = 4000
 REWARD_FILES = ("reward.json", "reward.txt")
 REWARD_MAX_BYTES = 65536
-HOUSEKEEPING_TIMEOUT_S = 60.0
 HOST_BACKENDS = frozenset({"local", "ssh"})
 """Backends whose `/tests` and `/logs` may be the host's own."""
-
-# The system's own programs first: the agent may have put others before them. Reports are lines of tab-separated fields.
-SYSTEM_PATH = "PATH=/usr/sbin:/usr/bin:/sbin:/bin:$PATH; export LC_ALL=C"
-
-# $1: user of the verifier ("" is root); $2: working directory; $3...: reward files.
-PREPARE = r"""
-image_path=$PATH; SYSTEM_PATH
-user=$1 workdir=$2; shift 2
-say() { printf '%s\t%s\t%s\n' "$@"; }
-for name in "$@"; do
-  path=/logs/verifier/$name
-  if [ -e "$path" ] || [ -L "$path" ]; then say reward "$path"; fi
-done
-if [ -L /logs ] || [ ! -d /logs ]; then rm -rf /logs; mkdir /logs; fi
-for folder in /tests /logs/verifier; do
-  rm -rf "$folder" 2>/dev/null || find "$folder" -mindepth 1 -delete
-  mkdir -p "$folder" && chmod 755 "$folder"
-  left=$(ls -A "$folder")
-  case $left in
-    '') [ ! -L "$folder" ] || say stuck "$folder" ;;
-    reward.json|reward.txt) say early "$left" ;;
-    *) say stuck "$folder" ;;
-  esac
-done
-mkdir -p /logs/agent /logs/artifacts
-if [ -n "$user" ]; then chown "$user" /logs/verifier; fi
-
-# What was made or changed since the sandbox's first process started; by ctime, which `touch` cannot set back.
-started=/logs/verifier/.started
-boot=; while read -r key value; do if [ "$key" = btime ]; then boot=$value; fi; done </proc/stat
-read -r line </proc/1/stat; set -- ${line##*) }
-touch -d "@$((boot + ${20} / 100))" $started || say blind 'touch'
-newer=-cnewer; find / -prune -cnewer $started >/dev/null 2>&1 || newer=-newer
-is_new() { [ -n "$(find "$1" -prune $newer $started)$(find -L "$1" -prune $newer $started)" ]; }
-set -f; IFS=:
-for name in python python3 pytest uv uvx curl bash; do
-  first=; hidden=
-  for folder in $HOME/.local/bin $image_path; do
-    if [ ! -f "$folder/$name" ] || [ ! -x "$folder/$name" ]; then continue; fi
-    if [ -z "$first" ]; then first=$folder/$name
-    elif [ -z "$hidden" ] && [ ! "$folder/$name" -ef "$first" ]; then hidden=$folder/$name; fi
-  done
-  if [ -z "$first" ] || ! is_new "$first"; then continue; fi
-  if [ -n "$hidden" ]; then say shadow "$first" "$hidden"
-  else case $name in python*|bash) say replaced "$first";; esac; fi
-done 2>/dev/null
-unset IFS; set +f
-{
-  find /conftest.py /pytest.ini /.pytest.ini /pyproject.toml /tox.ini /setup.cfg /etc/ld.so.preload \
-    "$workdir/conftest.py" "$workdir/sitecustomize.py" "$workdir/usercustomize.py" \
-    /etc/uv/uv.toml "$HOME/.config/uv/uv.toml" /etc/pip.conf "$HOME/.config/pip/pip.conf" "$HOME/.pip/pip.conf" \
-    -prune $newer $started
-  find /usr/lib/python3* /usr/local/lib/python3* /opt/*/lib/python3* "$HOME"/.local/lib/python3* -maxdepth 2 \
-    \( -name '*.pth' -o -name conftest.py -o -name sitecustomize.py -o -name usercustomize.py \) $newer $started
-} 2>/dev/null | while IFS= read -r path; do say planted "$path"; done
-rm -f $started
-say ready
-""".replace("SYSTEM_PATH", SYSTEM_PATH)
-
-# $1: script below /tests; $2: largest reward file; $3...: reward files. The report goes to stderr; the script's
-# own stdout and stderr both go to stdout.
-VERIFY = r"""
-say() { printf '%s\t%s\t%s\t%s\n' "$@" >&2; }
-entry=$1 most=$2; shift 2
-for name in "$@"; do
-  path=/logs/verifier/$name
-  if [ -e "$path" ] || [ -L "$path" ]; then say early "$name"; fi
-done
-shell=/bin/bash; [ -x $shell ] || shell=bash
-$shell "/tests/$entry" </dev/null 2>&1
-code=$?
-SYSTEM_PATH
-for name in "$@"; do
-  path=/logs/verifier/$name
-  if [ -L "$path" ]; then say link "$name"
-  elif [ -d "$path" ]; then say directory "$name"
-  elif [ -f "$path" ]; then say file "$name" "$(head -c $((most + 1)) "$path" | od -An -v -tx1 | tr -d ' \n')"
-  elif [ -e "$path" ]; then say special "$name"
-  else continue; fi
-  rm -rf "$path"
-done
-say exit $code
-exit $code
-""".replace("SYSTEM_PATH", SYSTEM_PATH)
-
-# stdin: lines for `sha256sum -c`; $1...: reward files.
-AFTERWARDS = r"""
-SYSTEM_PATH
-say() { printf '%s\t%s\n' "$@"; }
-if command -v sha256sum >/dev/null; then
-  (cd /tests && sha256sum -c - 2>/dev/null) | while IFS= read -r line; do
-    case $line in *': OK') ;; *) say changed "${line%: FAILED*}";; esac
-  done
-else say blind sha256sum; fi
-for name in "$@"; do
-  path=/logs/verifier/$name
-  if [ -e "$path" ] || [ -L "$path" ]; then say again "$name"; rm -rf "$path"; fi
-done
-say done
-""".replace("SYSTEM_PATH", SYSTEM_PATH)
 
 
 @keeps_own_clock
@@ -154,32 +57,95 @@ async def run_test_script(v: Verification) -> Verdict:
             f" {v.sandbox.backend} backend. Use --hermes-sandbox=docker"
         )
     env = expand(tests.env, v.settings.env.verifier_env or (), f"task {v.task.id}: [verifier] env")
-    archive, sums = await asyncio.to_thread(_packed, tests.files)
-    early, evidence = await _prepare(v.sandbox, tests.user)
-    await v.sandbox.upload_tar(archive, "/tests")
+    script = _Script(tests.entry, tests.user, env, *await asyncio.to_thread(_packed, tests.files))
+    changed = asyncio.ensure_future(changed_tools(v.sandbox, quick=True))
+    try:
+        signs = await _prepare(v.sandbox, tests.user)
+        changes = await changed
+    finally:
+        changed.cancel()
+    signs.evidence += described(changes)
+    verdict = await _run(v, script, signs)
+    if verdict.reward > 0 and (signs.suspects or changes):
+        return await _without_what_was_left(v, script, verdict)
+    return verdict
+
+
+@dataclasses.dataclass(frozen=True)
+class _Script:
+    """The test script, ready to be uploaded and run; `sums` are its files' sha256."""
+
+    entry: str
+    user: str | None
+    env: Mapping[str, str]
+    archive: bytes
+    sums: dict[str, str]
+
+
+@dataclasses.dataclass
+class _Signs:
+    """What preparing the sandbox showed: reward files that came back at once, evidence in sentences, and the paths that
+    the verifier's tools may obey."""
+
+    early: list[str]
+    evidence: list[str]
+    suspects: list[str]
+
+
+async def _run(v: Verification, script: _Script, signs: _Signs) -> Verdict:
+    """One run of the script in a prepared sandbox. Tampering with its reward or its files is a verdict of 0."""
+    await v.sandbox.upload_tar(script.archive, "/tests")
     result = await v.sandbox.exec(
-        ["/bin/sh", "-c", VERIFY, "verify", tests.entry, str(REWARD_MAX_BYTES), *REWARD_FILES],
+        shell(VERIFY, "verify", script.entry, str(REWARD_MAX_BYTES), *REWARD_FILES),
         timeout_s=v.timeout_s,
-        env=env,
-        user=tests.user or "root",
+        env=script.env,
+        user=script.user or "root",
     )
     report = _Report.of(result)
-    changed, reappeared = await _afterwards(v.sandbox, sums, evidence)
+    changed, reappeared = await _afterwards(v.sandbox, script.sums, signs.evidence)
     output = result.stdout.decode(errors="replace")[-TAIL_CHARS:]
     tampering = [f"tests changed while they ran: {', '.join(changed)}."] if changed else []
-    if early := [*early, *report.early]:
+    if early := [*signs.early, *report.early]:
         tampering.append(f"/logs/verifier/{early[0]} appeared before the verifier had started.")
     # A script that was cut off or killed leaves its reward file: only one that was read and deleted can come back.
     if back := [name for name in reappeared if report.ended]:
         tampering.append(f"/logs/verifier/{back[0]} appeared again after it had been read and deleted.")
     if tampering:
-        return Verdict(0.0, output=output, exit_code=result.exit_code, evidence=[*tampering, *evidence])
+        return _tampering(0.0, [*tampering, *signs.evidence], output, result.exit_code)
     try:
         verdict = _reward(v, report, result)
     except VerifierError as error:
         error.output = output
         raise
-    verdict.output, verdict.exit_code, verdict.evidence = output, result.exit_code, evidence
+    verdict.output, verdict.exit_code, verdict.evidence = output, result.exit_code, signs.evidence
+    return verdict
+
+
+def _tampering(reward: float, evidence: list[str], output: str, exit_code: int | None) -> Verdict:
+    return Verdict(reward, output=output, exit_code=exit_code, evidence=evidence, cause="tampering")
+
+
+async def _without_what_was_left(v: Verification, script: _Script, first: Verdict) -> Verdict:
+    """The verdict once the script has run again without what the agent left for its tools: the lower reward counts."""
+    aside = await set_aside(v.sandbox, v.task)
+    if not aside:
+        return first
+    try:
+        signs = await _prepare(v.sandbox, script.user)
+        second = await _run(v, script, signs)
+    except (VerifierNoReward, VerifierTimeout, RewardUnreadable) as error:
+        second = Verdict(0.0, output=f"{error.output}\n{error}".lstrip())
+    again = [path for path in aside.renamed if path in signs.suspects] + await aside.put_back()
+    if again:
+        evidence = [f"{again[0]} was there again after it had been set aside.", *first.evidence]
+        return _tampering(0.0, evidence, second.output, second.exit_code)
+    tested = f"The tests ran once more without {aside}: the reward was {first.reward:g} before"
+    if second.reward >= first.reward and second.cause is None:
+        first.evidence = [*first.evidence, f"{tested}, and no lower then."]
+        return first
+    evidence = [f"{tested} and {second.reward:g} then.", *second.evidence[:1] * bool(second.cause), *first.evidence]
+    verdict = _tampering(second.reward, evidence, second.output, second.exit_code)
+    verdict.components = second.components
     return verdict
 
 
@@ -190,11 +156,15 @@ class _Report:
     early: list[str] = dataclasses.field(default_factory=list)
     found: dict[str, tuple[str, bytes]] = dataclasses.field(default_factory=dict)
     ended: bool = False
+    killed: bool = False
+    """The script died by a signal: the shell said so in words of its own."""
 
     @staticmethod
     def of(result: ExecResult) -> _Report:
         report = _Report()
-        for kind, name, content in _lines(result.stderr):
+        words = [line for line in result.stderr.splitlines() if line.strip() and b"\t" not in line]
+        report.killed = bool(words) and (result.exit_code or 0) > 128
+        for kind, name, content in report_lines(result.stderr):
             if kind == "early":
                 report.early.append(name)
             elif kind == "exit":
@@ -202,12 +172,6 @@ class _Report:
             elif kind in ("file", "link", "directory", "special") and name in REWARD_FILES:
                 report.found[name] = (kind, bytes.fromhex(content))
         return report
-
-
-def _lines(report: bytes) -> list[tuple[str, str, str]]:
-    """The lines of a report as (kind, first field, second field)."""
-    fields = ([*line.split("\t"), "", ""] for line in report.decode(errors="replace").splitlines() if "\t" in line)
-    return [(line[0], line[1], line[2]) for line in fields]
 
 
 def _packed(files: FileTree) -> tuple[bytes, dict[str, str]]:
@@ -222,15 +186,15 @@ def _packed(files: FileTree) -> tuple[bytes, dict[str, str]]:
     return archive, sums
 
 
-async def _prepare(sandbox: Sandbox, user: str | None) -> tuple[list[str], list[str]]:
-    """Empty the verifier's directories. The reward files that came back at once, and the evidence in sentences."""
+async def _prepare(sandbox: Sandbox, user: str | None) -> _Signs:
+    """Empty the verifier's directories, and look around."""
     result = await sandbox.exec(
-        ["/bin/sh", "-c", PREPARE, "prepare", user or "", sandbox.workdir, *REWARD_FILES],
+        shell(PREPARE, "prepare", user or "", sandbox.workdir, *REWARD_FILES),
         timeout_s=HOUSEKEEPING_TIMEOUT_S,
         user="root",
         cwd="/",
     )
-    lines = _lines(result.stdout)
+    lines = report_lines(result.stdout)
     stuck = [path for kind, path, _ in lines if kind == "stuck"]
     if stuck or ("ready", "", "") not in lines:
         why = f"{stuck[0]} cannot be emptied" if stuck else f"preparation ended with {result.exit_code}"
@@ -243,20 +207,24 @@ async def _prepare(sandbox: Sandbox, user: str | None) -> tuple[list[str], list[
         "planted": "{0} was made or changed by the agent; the verifier's tools read it.",
     }
     found = [sentences[kind].format(first, second) for kind, first, second in lines if kind in sentences]
-    return [name for kind, name, _ in lines if kind == "early"], list(dict.fromkeys(found))
+    return _Signs(
+        early=[name for kind, name, _ in lines if kind == "early"],
+        evidence=list(dict.fromkeys(found)),
+        suspects=[path for kind, path, _ in lines if kind in ("shadow", "replaced", "planted", "program")],
+    )
 
 
 async def _afterwards(sandbox: Sandbox, sums: dict[str, str], evidence: list[str]) -> tuple[list[str], list[str]]:
     """The uploaded tests that are no longer what they were, and the reward files that are there (removed here)."""
     listing = "".join(f"{digest}  {name}\n" for name, digest in sums.items())
     result = await sandbox.exec(
-        ["/bin/sh", "-c", AFTERWARDS, "afterwards", *REWARD_FILES],
+        shell(AFTERWARDS, "afterwards", *REWARD_FILES),
         timeout_s=HOUSEKEEPING_TIMEOUT_S,
         user="root",
         cwd="/",
         stdin=listing.encode(),
     )
-    lines = _lines(result.stdout)
+    lines = report_lines(result.stdout)
     if ("done", "", "") not in lines:
         said = result.stderr.decode(errors="replace")[-TAIL_CHARS:]
         raise VerifierError(f"what the verifier left cannot be read (status {result.exit_code})", output=said)
@@ -268,7 +236,7 @@ async def _afterwards(sandbox: Sandbox, sums: dict[str, str], evidence: list[str
 def _reward(v: Verification, report: _Report, result: ExecResult) -> Verdict:
     if result.timed_out:
         raise VerifierTimeout(f"the verifier did not end within {v.timeout_s:g} s")
-    if not report.ended:
+    if not report.ended or report.killed:
         raise VerifierNoReward(f"the verifier was killed (exit code {result.exit_code})")
     for name in REWARD_FILES:
         if name in report.found:

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from typing import TYPE_CHECKING, Any
 
 from pytest_hermes.errors import SandboxError, SandboxKilled, SandboxLost, TransferError
-from pytest_hermes.sandbox import docker_archive
+from pytest_hermes.sandbox import docker_archive, docker_changes
 from pytest_hermes.sandbox.docker_client import translated
 from pytest_hermes.sandbox.docker_exec import DockerExec, DockerStream, ExecEnd, kill_inside
 from pytest_hermes.sandbox.files import (
@@ -25,7 +25,7 @@ from pytest_hermes.sandbox.files import (
 )
 from pytest_hermes.sandbox.output import OutputWindow
 from pytest_hermes.sandbox.proctable import EXEC_VARIABLE
-from pytest_hermes.sandbox.protocol import Command, ExecResult
+from pytest_hermes.sandbox.protocol import ChangedFile, Command, ExecResult
 
 if TYPE_CHECKING:
     import aiodocker
@@ -66,6 +66,8 @@ class DockerSandbox:
         self._hidden += tuple(mount["Destination"] for mount in info["Mounts"] if mount["Type"] == "tmpfs")
         self._client = client
         self._container = container
+        self._info = info
+        self._layers = docker_changes.Layers.of(info)
         self._started_at = int(time.time()) - 60
         self._streams: set[DockerStream] = set()
         self._closing: asyncio.Task[None] | None = None
@@ -237,6 +239,19 @@ class DockerSandbox:
                     return
         as_root = functools.partial(self._open_stream, user="root")
         await stream_by_exec(self, source, add, max_bytes=max_bytes, opened=as_root)
+
+    async def changed_files(self, below: Sequence[str], *, quick: bool = False) -> list[ChangedFile]:
+        """See `SeesChanges`."""
+        self._require_open()
+        async with self._errors("list changes"):
+            return await docker_changes.changed(self._client, self.container_id, self._layers, below, quick=quick)
+
+    async def original_files(self, paths: Sequence[str]) -> bytes:
+        """See `SeesChanges`."""
+        self._require_open()
+        async with self._errors("read the image's files"):
+            name = f"{self.id}-original-{secrets.token_hex(2)}"
+            return await docker_changes.originals(self._client, self._info, name, paths)
 
     def _is_hidden(self, path: str, *, below: bool = False) -> bool:
         """Whether `path` lies where the daemon does not see what the container sees; with `below`, or has such a place

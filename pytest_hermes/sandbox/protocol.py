@@ -142,6 +142,30 @@ class StreamsTar(Protocol):
         ...
 
 
+@dataclasses.dataclass(frozen=True)
+class ChangedFile:
+    """A file of a sandbox that its image does not have, or has otherwise."""
+
+    path: str
+    is_added: bool
+
+
+@runtime_checkable
+class SeesChanges(Protocol):
+    """What a sandbox may offer besides: its files compared with its image's from outside, where no program in the
+    sandbox, which the agent may have replaced, takes part."""
+
+    async def changed_files(self, below: Sequence[str], *, quick: bool = False) -> list[ChangedFile]:
+        """Files and links below these directories that were added or changed; what is in added directories may be left
+        out. `quick` takes milliseconds, and leaves out what cannot be told in that time."""
+        ...
+
+    async def original_files(self, paths: Sequence[str]) -> bytes:
+        """A tar archive of the image's own files and links at these paths, where it has such; members are named by
+        their whole paths."""
+        ...
+
+
 class OutputTooLarge(ValueError):
     """A file or archive is larger than the caller allowed."""
 
