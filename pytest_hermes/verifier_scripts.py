@@ -127,7 +127,7 @@ _HONEST = r"""
 listed() {
   file=$1 name=$(printf '%s' "$2" | sed 's/[][\\.*^$]/\\&/g'); shift 2
   size=$(wc -c <"$file" 2>/dev/null | tr -d ' ')
-  grep -qs -e "^$name,[^,]*,$size\$" -e "^$name,[^,]*,\$" "$@"
+  grep -qs -e "^$name,[^,]*,$size[[:space:]]*\$" -e "^$name,[^,]*,[[:space:]]*\$" "$@"  # pip ends lines by CR LF
 }
 # apt's: the path is in the package's list and, where the package says a checksum, that is right.
 packaged() {
@@ -218,7 +218,7 @@ $record
 "*) continue ;; esac
         if is_new "$record" && listed "$path" "${path#"$site"/}" "$record"; then say honest "$path"; break; fi
       done ;;
-    *) if packaged "$path"; then say honest "$path"; fi ;;
+    *) if is_honest "$path"; then say honest "$path"; fi ;;
   esac
 done
 rm -f $started
