@@ -92,14 +92,15 @@ def _show(options: argparse.Namespace) -> int:
 
 def _show_task(run: Path, task: str) -> None:
     from pytest_hermes.artifacts.conversation import render_row
-    from pytest_hermes.artifacts.records import read_rows
+    from pytest_hermes.artifacts.run_reader import locate, read_manifest, whole_rows
     from pytest_hermes.config import hint
 
-    rows = read_rows(run)
-    found = [row for row in rows if row["task_id"] == task]
+    read_manifest(run)  # refuses what is no run
+    located = locate(run)
+    found = [place for place in located if place.numbers["task_id"] == task]
     if not found:
-        raise ConfigurationError(f"{run}: no task {task!r}{hint(task, {row['task_id'] for row in rows})}")
-    for row in sorted(found, key=lambda row: row["attempt"]):
+        raise ConfigurationError(f"{run}: no task {task!r}{hint(task, {p.numbers['task_id'] for p in located})}")
+    for row in whole_rows(sorted(found, key=lambda place: place.numbers["attempt"])):
         print(shown("\n".join(render_row(row))))
 
 

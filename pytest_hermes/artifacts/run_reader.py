@@ -44,17 +44,24 @@ def read_manifest(run: Path) -> dict[str, Any]:
 
 
 def locate(run: Path) -> list[LocatedRow]:
-    """The last line of each attempt, in the order in which the rollouts started. A torn last line is passed over.
+    """The last line of each attempt, in the order in which the rollouts started.
 
-    Raises ConfigurationError for a line that is not JSON and for rows of a newer format.
+    What follows a shard's last whole row (a torn line, zeros after a power failure) is passed over. Raises
+    ConfigurationError for a broken line between whole ones and for rows of a newer format.
     """
     latest: dict[tuple[Any, ...], LocatedRow] = {}
     for shard in sorted(run.glob("rollouts-*.jsonl")):
-        offset = 0
+        offset, broken = 0, None
         with shard.open("rb") as lines:
             for line in lines:
-                if line.endswith(b"\n"):
-                    row = _parsed(line, shard)
+                try:
+                    row = json.loads(line) if line.endswith(b"\n") else None
+                except ValueError as error:
+                    row, broken = None, error
+                if row is not None:
+                    if broken is not None:
+                        raise ConfigurationError(f"{shard}: a line is not JSON ({broken})") from broken
+                    _refuse_newer(run, row)
                     key = (row["benchmark"], row["node_id"], row["task_digest"], row["attempt"])
                     latest[key] = LocatedRow(_numbers(row), shard, offset, len(line))
                 offset += len(line)
@@ -69,20 +76,16 @@ def whole_rows(located: Iterable[LocatedRow]) -> Iterator[dict[str, Any]]:
             if (shard := shards.get(place.shard)) is None:
                 shard = shards[place.shard] = stack.enter_context(place.shard.open("rb"))
             shard.seek(place.offset)
-            yield _parsed(shard.read(place.length), place.shard)
+            row: dict[str, Any] = json.loads(shard.read(place.length))
+            yield row
 
 
-def _parsed(line: bytes, shard: Path) -> dict[str, Any]:
-    try:
-        row: dict[str, Any] = json.loads(line)
-    except ValueError as error:
-        raise ConfigurationError(f"{shard}: a line is not JSON ({error})") from error
+def _refuse_newer(run: Path, row: dict[str, Any]) -> None:
     if row.get("format", 0) > FORMAT_VERSION:
         raise ConfigurationError(
-            f"{shard.parent}: written in format {row['format']}, this version reads up to {FORMAT_VERSION}. "
+            f"{run}: written in format {row['format']}, this version reads up to {FORMAT_VERSION}. "
             "Install a newer pytest-hermes"
         )
-    return row
 
 
 def _numbers(row: dict[str, Any]) -> dict[str, Any]:
