@@ -13,8 +13,9 @@ import pytest
 from pytest_hermes.agents.result import AgentResult
 from pytest_hermes.benchmark import Verdict, Verification
 from pytest_hermes.config import EnvSettings, Settings
-from pytest_hermes.datasets.harbor import read_task
+from pytest_hermes.datasets.harbor import TaskDirectory
 from pytest_hermes.datasets.host_variables import expand
+from pytest_hermes.datasets.task_reader import read_task
 from pytest_hermes.errors import (
     ConfigurationError,
     HealthcheckFailed,
@@ -437,7 +438,7 @@ def test_background_processes_of_the_agent_live_on() -> None:
 @docker
 @pytest.mark.parametrize("name", ["orders-report", "fix-git"])
 def test_sample_tasks_by_solution_and_by_nothing(name: str) -> None:
-    task = read_task(SAMPLES / name, Settings())
+    task = read_task(TaskDirectory(SAMPLES / name), Settings())
 
     async def reward(solve: bool) -> Verdict:
         provider = DockerProvider()
