@@ -196,6 +196,14 @@ def _tools_of_mark(node: pytest.Item, mark: pytest.Mark) -> tuple[Tool, ...]:
     return own_tools(mark.kwargs["tools"], f"{node.nodeid}: mark hermes")
 
 
+def _data_of_mark(node: pytest.Item, mark: pytest.Mark) -> dict[str, Any]:
+    """The script of a scripted model; and the chosen tools, for they are part of what such a task is."""
+    data = {name: list(mark.kwargs[name]) for name in ("script", "toolsets") if mark.kwargs.get(name) is not None}
+    if tools := _tools_of_mark(node, mark):
+        data["tools"] = [tool.schema for tool in tools]
+    return data
+
+
 def task_of_mark(node: pytest.Item, mark: pytest.Mark) -> Task:
     """The task that a `hermes` mark describes. Raises ConfigurationError for unknown or wrong arguments."""
     given = dict(mark.kwargs)
@@ -227,6 +235,6 @@ def task_of_mark(node: pytest.Item, mark: pytest.Mark) -> Task:
         tags=tuple(given.get("tags", ())),
         files=tree,
         solution=solution and Script(InlineFiles({"solve.sh": solution}), "solve.sh"),
-        data={"script": list(given["script"])} if "script" in given else {},
+        data=_data_of_mark(node, mark),
         source=node.nodeid,
     )

@@ -82,7 +82,7 @@ class EnvSettings:
         None, "commit, tag or branch of the hub data set; unset: main", changes_results=False
     )
     dataset_split: str = setting("train", "split of the hub data set", changes_results=False)
-    prompt_field: str = setting("prompt", "column that holds the prompt", later=True)
+    prompt_field: str = setting("prompt", "column that holds the prompt", later=True, changes_results=False)
     task_filter: str | None = setting(None, "comma list of task ids to run, as --hermes-task", changes_results=False)
     skip_tasks: str | None = setting(
         None, "comma list of task ids to leave out, as --hermes-skip-task", changes_results=False
@@ -130,7 +130,7 @@ class EnvSettings:
     )
     use_wandb: bool = setting(False, "log to Weights & Biases", later=True, changes_results=False)
     wandb_name: str | None = setting(None, "name of the wandb run", later=True, changes_results=False)
-    tokenizer_name: str | None = setting(None, "tokenizer of the trained model", later=True)
+    tokenizer_name: str | None = setting(None, "tokenizer of the trained model", later=True, changes_results=False)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,13 +9,15 @@ import dataclasses
 import json
 import os
 from collections.abc import Generator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pytest_hermes.artifacts.run_directory import wait_for_engines
 from pytest_hermes.options import is_asked_for
-from pytest_hermes.session import WORKERINPUT, HermesSession, patient, stop_on_sigterm
+from pytest_hermes.session import RESUMED_INPUT, WORKERINPUT, HermesSession, patient, stop_on_sigterm
+from pytest_hermes.shown import shown_line
 
 STOP_WAIT_S = 120.0
 """Twice the teardown clock's default: removing a sandbox, and what was just being made."""
@@ -29,6 +31,7 @@ class Controller:
         self._config = session.config
         self._failed = 0
         self._invalid: collections.Counter[str] = collections.Counter()
+        self._resumed: collections.Counter[str] = collections.Counter()
         self._workers = 0
         if self._config.getoption("numprocesses", None):
             if is_asked_for(self._config) and self._config.getoption("maxschedchunk", None) is None:
@@ -38,7 +41,14 @@ class Controller:
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: Any) -> None:
         node.workerinput[WORKERINPUT] = dataclasses.asdict(self._hermes.identity)
+        if self._hermes.past is not None:
+            node.workerinput[RESUMED_INPUT] = str(self._hermes.past.path)
         self._workers += 1
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        if getattr(report, "hermes_refusal", False):
+            raise pytest.UsageError(str(report.longrepr))
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any, error: object) -> None:
@@ -49,6 +59,8 @@ class Controller:
             reap_run(self._hermes.identity)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if (status := getattr(report, "hermes_resumed", None)) is not None:
+            self._resumed[status] += 1
         if any(name == "hermes.outcome" for name, _ in report.user_properties):
             from pytest_hermes.reporting import progress
 
@@ -91,10 +103,18 @@ class Controller:
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         run = self._hermes.identity.find()
         if run is None:
-            if self._hermes.started:
-                terminalreporter.write_line(f"hermes: the run directory {self._hermes.engine.run.path} is gone")
+            if (made := self._hermes.made_run) is not None:
+                terminalreporter.write_line(f"hermes: the run directory {made.path} is gone")
             return
         from pytest_hermes.reporting import write_summary
 
+        write_summary(terminalreporter, run, self._shown(run))
+        if self._hermes.past is not None:
+            from pytest_hermes.resume import outcome_line
+
+            terminalreporter.write_line(shown_line(outcome_line(self._shown(self._hermes.past.path), self._resumed)))
+
+    def _shown(self, run: Path) -> str:
+        """A run directory as the user would name it."""
         shown = os.path.relpath(run, self._config.invocation_params.dir)
-        write_summary(terminalreporter, run, shown if not shown.startswith("..") else str(run))
+        return shown if not shown.startswith("..") else str(run)

@@ -17,9 +17,9 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from pytest_hermes.artifacts.records import row_of
+from pytest_hermes.artifacts.records import append_rollout
 from pytest_hermes.artifacts.run_directory import RunDirectory
-from pytest_hermes.errors import ConfigurationError, RunAborted
+from pytest_hermes.errors import RunAborted
 from pytest_hermes.job import BodyGate, Job
 from pytest_hermes.phases import run_rollout
 from pytest_hermes.rollout import Rollout
@@ -219,14 +219,7 @@ class Engine:
 
     async def _record(self, rollout: Rollout) -> None:
         """Write the row. Raises ConfigurationError if it cannot be written: then the item says so."""
-        try:
-            self.run.append(row_of(rollout, self.run.run_id, self.run.worker), self.services().secrets)
-        except OSError as error:
-            raise ConfigurationError(
-                f"{rollout.task.id}: {rollout.outcome}, but its row could not be written to {self.run.shard} "
-                f"({error.strerror}). Free space, or choose another place with --hermes-run-dir"
-            ) from error
-        rollout.record = str(self.run.shard)
+        append_rollout(self.run, rollout, self.services().secrets)
 
     def _cancel(self, handle: Handle) -> None:
         if handle in self._waiting:

@@ -44,13 +44,13 @@ def task(_hermes_job: Job) -> Task:
 @pytest.fixture
 def rollout(request: pytest.FixtureRequest, _hermes_job: Job) -> Rollout:
     """This item's rollout (`pytest_hermes.Rollout`); `rollout.check()` fails the test below the pass threshold."""
-    return _rollout_of(request.node)
+    return rollout_of_item(request.node)
 
 
 @pytest.fixture
 def ctx(request: pytest.FixtureRequest, _hermes_job: Job) -> ToolContext:
     """The tools in this item's living sandbox (`pytest_hermes.ToolContext`), after the agent has stopped."""
-    _rollout_of(request.node)
+    rollout_of_item(request.node)
     gate = request.config.stash[session_key].submit(request.node).gate
     if gate is None or gate.ctx is None:
         raise pytest.UsageError(
@@ -63,10 +63,10 @@ def ctx(request: pytest.FixtureRequest, _hermes_job: Job) -> ToolContext:
 @pytest.fixture
 def trajectory(request: pytest.FixtureRequest, _hermes_job: Job) -> AgentResult:
     """What the agent did (`pytest_hermes.AgentResult`): messages, usage, turns, tool errors."""
-    return _rollout_of(request.node).trajectory
+    return rollout_of_item(request.node).trajectory
 
 
-def _rollout_of(item: pytest.Item) -> Rollout:
+def rollout_of_item(item: pytest.Item) -> Rollout:
     """Wait for the item's rollout (once per run of the item); raise RolloutInvalid if it has no valid reward."""
     if (known := item.stash.get(rollout_key, None)) is not None:
         return known
@@ -78,6 +78,11 @@ def _rollout_of(item: pytest.Item) -> Rollout:
     session = item.config.stash[session_key]
     began = time.monotonic()
     try:
+        if session.replays is not None and (replayed := session.replays.take(item)) is not None:
+            item.stash[waited_key] = time.monotonic() - began
+            item.stash[rollout_key] = replayed
+            describe(item, replayed)
+            return replayed
         handle = session.submit(item)
         session.pump()
         with clock_paused():

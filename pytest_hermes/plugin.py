@@ -45,6 +45,8 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", MARK)
     session.refuse_combinations(config)
     hermes = config.stash[session_key] = session.HermesSession(config)
+    if hermes.replays is not None:
+        config.pluginmanager.register(hermes.replays, "hermes-replays")
     if not hermes.on_worker:
         from pytest_hermes.controller import Controller
 

@@ -22,7 +22,7 @@ from pytest_hermes.errors import (
 )
 from pytest_hermes.failures import BodyTimeout
 from pytest_hermes.shown import described, show_report, shown_line
-from pytest_hermes.stash import handle_key, job_key, rollout_key, session_key, waited_key
+from pytest_hermes.stash import handle_key, job_key, resumed_key, rollout_key, session_key, waited_key
 
 if TYPE_CHECKING:
     from pytest_hermes.artifacts.run_reader import LocatedRow
@@ -114,6 +114,9 @@ def finish_phase(item: pytest.Item, call: pytest.CallInfo[Any], report: pytest.T
 
     What goes wrong in that (the row cannot be written, say) makes the item an error.
     """
+    if status := item.stash.get(resumed_key, None):
+        report.hermes_resumed = status  # type: ignore[attr-defined] # travels to the controller as reports do
+        item.stash[resumed_key] = ""
     try:
         _finish_phase(item, call, report)
     except HermesError as error:
@@ -136,18 +139,21 @@ def _finish_phase(item: pytest.Item, call: pytest.CallInfo[Any], report: pytest.
         _judge_by_body(session, item, rollout, error)
         if isinstance(error, InfrastructureError):
             report.when = "setup"  # pytest and its reporters call a failure outside the call phase an error
+    elif session.replays is not None and session.replays.judge(item):
+        pass  # its body did not run
     elif report.when == "call" and report.outcome != "skipped" and report.passed != rollout.passed:
         if report.failed:
             rollout.outcome, rollout.cause, rollout.error = "failed", "test_body", f"{type(error).__name__}: {error}"
         else:  # the body is the judge: check(0.4) at a reward of 0.5, say
             rollout.outcome = "passed"
             rollout.cause = None if rollout.cause == "reward_below_threshold" else rollout.cause
-        session.engine.record_again(rollout)
+        session.record_again(rollout)
         describe(item, rollout)
         report.user_properties[:] = item.user_properties
     if report.when == "call" or (report.when == "setup" and report.failed):
         report.duration += rollout.duration_s
-        report.start, report.stop = rollout.started, max(rollout.finished, report.stop)
+        ended = rollout.finished if rollout.resumed_from else max(rollout.finished, report.stop)
+        report.start, report.stop = rollout.started, ended
 
 
 def _judge_by_body(session: HermesSession, item: pytest.Item, rollout: Rollout, error: BaseException | None) -> None:

@@ -70,6 +70,8 @@ class Rollout:
     """Whether the test body, where it judges a living sandbox, passed: that decides the outcome there."""
     traceback: str | None = None
     """Of an error in code of the user's: the agent, the verifier, a hook."""
+    resumed_from: str | None = dataclasses.field(default=None, repr=False)
+    """The run that it is a replay from (`--hermes-resume`); None: it was rolled out in this run."""
     policy_error: BaseException | None = None
 
     @property

@@ -78,11 +78,13 @@ class _Group:
         self.todo = dict.fromkeys(items)
         self._hermes = hermes
         self._waiting = [item for item in items if hermes.job(item) is not None and will_run(item)]
+        if (replays := hermes.replays) is not None:
+            self._waiting = [item for item in self._waiting if replays.of(item) is None]
         if not hermes.fail_fast:
             self._waiting.sort(key=_expected_length, reverse=True)
         rollouts = set(self._waiting)
         self._others = dict.fromkeys(item for item in items if item not in rollouts)
-        """Items that need no rollout: plain tests, and ours that will be skipped."""
+        """Items that need no rollout: plain tests, and ours that will be skipped or are replayed."""
         self._by_handle: dict[Handle, pytest.Item] = {}
         self._started: dict[pytest.Item, None] = {}
         """Submitted, and not seen to be ready."""

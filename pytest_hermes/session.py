@@ -25,8 +25,12 @@ if TYPE_CHECKING:
     from pytest_hermes.config import Settings
     from pytest_hermes.engine import Engine, Handle
     from pytest_hermes.job import Job
+    from pytest_hermes.replay import Replays
+    from pytest_hermes.resume import PastRun
+    from pytest_hermes.rollout import Rollout
 
 WORKERINPUT = "hermes"
+RESUMED_INPUT = "hermes_resume"
 DEFAULT_CONCURRENCY = 4
 GARBAGE_THRESHOLD = 10_000
 """Net new containers between collections while rollouts run; Python's own 700 is made for small heaps."""
@@ -43,8 +47,16 @@ class HermesSession:
         self.pump: Any = lambda: None
         """Set by the run loop: submit what can start now."""
         self._settings: dict[int, tuple[Benchmark | None, Settings]] = {}
+        self._run: RunDirectory | None = None
         self._engine: Engine | None = None
+        self.past = past_run_of(config)
+        """The run that is resumed."""
+        self.replays: Replays | None = None
         self._thresholds = gc.get_threshold()
+        if self.past is not None:
+            from pytest_hermes.replay import Replays
+
+            self.replays = Replays(self, self.past)
 
     @property
     def on_worker(self) -> bool:
@@ -83,6 +95,27 @@ class HermesSession:
         if self.items and not self.config.option.collectonly and not self.on_worker:
             self._refuse_without_model()
             refuse_unusable_root(Path(self.identity.root))
+        if self.items and self.past is not None and (why := self._refusal(self.past)) is not None:
+            self._refuse(why, items)
+
+    def _refusal(self, past: PastRun) -> str | None:
+        """Why the items cannot resume the run."""
+        from pytest_hermes.artifacts.manifest import settings_by_benchmark
+        from pytest_hermes.errors import ConfigurationError
+
+        try:
+            return past.refusal(settings_by_benchmark(self.jobs))
+        except ConfigurationError as error:
+            return f"--hermes-resume={past.path.name}: {error}"
+
+    def _refuse(self, why: str, items: list[pytest.Item]) -> None:
+        """Stop before anything starts. A worker cannot: it drops its items and tells the controller."""
+        if not self.on_worker:
+            raise pytest.UsageError(why)
+        items.clear()
+        self.items = []
+        report = pytest.CollectReport("--hermes-resume", "failed", why, [], hermes_refusal=True)
+        self.config.hook.pytest_collectreport(report=report)
 
     def _refuse_without_model(self) -> None:
         """Stop before anything starts. On an xdist worker each item says so itself: a worker cannot end a run."""
@@ -103,6 +136,11 @@ class HermesSession:
         """What the item rolls out; None for items that are not ours."""
         return item.stash.get(job_key, None)
 
+    @property
+    def jobs(self) -> list[Job]:
+        """What the selected items roll out."""
+        return [item.stash[job_key] for item in self.items]
+
     # -- engine --------------------------------------------------------------------------------------
 
     def concurrency(self) -> int:
@@ -122,28 +160,43 @@ class HermesSession:
         return not session.testsfailed or bool(option.continue_on_collection_errors)
 
     @property
-    def engine(self) -> Engine:
-        """The engine; the first use makes the run directory and starts the loop."""
-        if self._engine is None:
+    def run(self) -> RunDirectory:
+        """The run directory, made on first use; from then on SIGTERM stops the run as Ctrl-C does."""
+        if self._run is None:
             from pytest_hermes.artifacts.manifest import manifest
-            from pytest_hermes.engine import Engine
 
-            settings = {job.benchmark: job.settings for item in self.items if (job := self.job(item))}
-            run = RunDirectory(self.identity, next(iter(settings)) if len(settings) == 1 else "mixed", self.worker)
+            names = {job.benchmark for job in self.jobs}
+            run = RunDirectory(self.identity, names.pop() if len(names) == 1 else "mixed", self.worker)
             run.make(
                 manifest(
-                    settings=settings,
+                    jobs=self.jobs,
                     arguments=[str(argument) for argument in self.config.invocation_params.args],
                     root=self.config.rootpath,
-                    benchmarks=sorted(settings),
+                    resumed_from=self.past.path if self.past is not None else None,
                 )
             )
+            self._run = run
             stop_on_sigterm(lambda: True)
             # Thousands of collected items live to the end: looking through them for garbage was a fifth of the time.
             gc.freeze()
             if self._thresholds[0]:  # 0: somebody turned it off
                 gc.set_threshold(max(GARBAGE_THRESHOLD, self._thresholds[0]), *self._thresholds[1:])
-            self._engine = Engine(run, self._make_services, concurrency=self.concurrency(), hold_slots=self.fail_fast)
+        return self._run
+
+    @property
+    def made_run(self) -> RunDirectory | None:
+        """The run directory, if this process has made it."""
+        return self._run
+
+    @property
+    def engine(self) -> Engine:
+        """The engine; the first use starts its loop."""
+        if self._engine is None:
+            from pytest_hermes.engine import Engine
+
+            self._engine = Engine(
+                self.run, self._make_services, concurrency=self.concurrency(), hold_slots=self.fail_fast
+            )
         return self._engine
 
     @property
@@ -155,7 +208,7 @@ class HermesSession:
         from pytest_hermes.services import Services
 
         hook = self.config.hook.pytest_hermes_make_sandbox
-        return Services(self.engine.run, loop, lambda task, settings: hook(task=task, settings=settings))
+        return Services(self.run, loop, lambda task, settings: hook(task=task, settings=settings))
 
     # -- items ---------------------------------------------------------------------------------------
 
@@ -165,16 +218,18 @@ class HermesSession:
         if handle is None:
             from pytest_hermes.job import BodyGate
 
-            gate = BodyGate() if self._keeps_sandbox(item) else None
+            if self.replays is not None:
+                self.replays.note_rollout(item)
+            gate = BodyGate() if self.keeps_sandbox(item) else None
             handle = self.engine.submit(item.stash[job_key], gate)
             item.stash[handle_key] = handle
         return handle
 
     def holds_slot(self, item: pytest.Item) -> bool:
         """Whether the item's rollout keeps its slot until the item has been reported."""
-        return self.fail_fast or self._keeps_sandbox(item)
+        return self.fail_fast or self.keeps_sandbox(item)
 
-    def _keeps_sandbox(self, item: pytest.Item) -> bool:
+    def keeps_sandbox(self, item: pytest.Item) -> bool:
         """Whether the sandbox lives until the test body has judged."""
         return item.stash[job_key].verify is None or "ctx" in getattr(item, "fixturenames", ())
 
@@ -182,28 +237,37 @@ class HermesSession:
         """The item's set-up begins; a re-run (pytest-rerunfailures) gets a rollout of its own."""
         if rollout_key in item.stash:
             self.forget(item)
-            del item.stash[rollout_key]
 
     def forget(self, item: pytest.Item) -> None:
         """The item has been reported: free its slot. A rollout that its test never asked for (a fixture before it
         skipped or failed) is cancelled, or its row says `unused`."""
         handle = item.stash.get(handle_key, None)
-        if handle is None:
-            return
-        del item.stash[handle_key]
-        if not handle.done.done():
-            self.engine.cancel(handle)
-        elif rollout_key not in item.stash and handle.done.exception() is None:
-            rollout = handle.done.result()
-            rollout.outcome, rollout.cause = "invalid", "unused"
+        if handle is not None:
+            del item.stash[handle_key]
+            if not handle.done.done():
+                self.engine.cancel(handle)
+            elif rollout_key not in item.stash and handle.done.exception() is None:
+                rollout = handle.done.result()
+                rollout.outcome, rollout.cause = "invalid", "unused"
+                self.engine.record_again(rollout)
+            self.engine.report_done(handle)
+        if rollout_key in item.stash:
+            del item.stash[rollout_key]  # its conversation need not stay in memory
+
+    def record_again(self, rollout: Rollout) -> None:
+        """Append the row once more, with what the test made of it."""
+        if rollout.resumed_from is not None and self.replays is not None:
+            self.replays.record(rollout)
+        else:
             self.engine.record_again(rollout)
-        self.engine.report_done(handle)
 
     def finish(self) -> None:
         """Cancel what still runs and wait until its sandboxes are gone."""
         if self._engine is not None:
             with patient():
                 self._engine.close()
+        if self._run is not None:
+            self._run.close()
             gc.set_threshold(*self._thresholds)
             gc.unfreeze()
 
@@ -212,6 +276,16 @@ def identity_of(config: pytest.Config) -> RunIdentity:
     """This run's identity: handed over by the xdist controller, or new."""
     handed = getattr(config, "workerinput", {}).get(WORKERINPUT)
     return RunIdentity(**handed) if handed else RunIdentity.new(run_root(config))
+
+
+def past_run_of(config: pytest.Config) -> PastRun | None:
+    """The run that is resumed: handed over by the xdist controller, or looked for. Raises UsageError."""
+    handed = getattr(config, "workerinput", {}).get(RESUMED_INPUT)
+    if config.getoption("hermes_resume") is None:
+        return None
+    from pytest_hermes.resume import PastRun, past_run
+
+    return PastRun(Path(handed)) if handed else past_run(config)
 
 
 def refuse_combinations(config: pytest.Config) -> None:

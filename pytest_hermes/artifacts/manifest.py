@@ -6,28 +6,35 @@ import dataclasses
 import importlib.metadata
 import os
 import platform
+import re
 import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pytest_hermes.config import Settings
 
+if TYPE_CHECKING:
+    from pytest_hermes.job import Job
+
 PACKAGES = ("pytest-hermes", "pytest", "pytest-xdist", "aiohttp", "openai", "aiodocker")
-SECRET_OPTIONS = ("--hermes-set",)
+HIDDEN = "***"
+_SECRET_NAME = re.compile(r"(key|token|secret|password|authorization|credentials?)$", re.IGNORECASE)
 
 
 def manifest(
-    *, settings: Mapping[str, Settings], arguments: Sequence[str], root: Path, benchmarks: Sequence[str]
+    *, jobs: Sequence[Job], arguments: Sequence[str], root: Path, resumed_from: Path | None = None
 ) -> dict[str, Any]:
-    """The manifest at the run's start."""
+    """The manifest at the run's start; `jobs` are those that the run selected."""
+    settings = settings_by_benchmark(jobs)
     return {
         "started": time.time(),
-        "benchmarks": list(benchmarks),
+        "benchmarks": sorted(settings),
         "command": ["pytest", *(_masked(argument) for argument in arguments)],
-        "settings": {name: settings_json(value) for name, value in settings.items()},
+        "resumed_from": resumed_from and str(resumed_from),
+        "settings": settings,
         "versions": {"python": sys.version.split()[0], **_versions()},
         "platform": platform.platform(),
         "cpus": os.cpu_count(),
@@ -35,12 +42,41 @@ def manifest(
     }
 
 
+def settings_by_benchmark(jobs: Sequence[Job]) -> dict[str, dict[str, Any]]:
+    """Benchmark -> `env` and `openai`, and `benchmark`: what its definition decides besides."""
+    found: dict[str, dict[str, Any]] = {}
+    for job in jobs:
+        if job.benchmark not in found:
+            found[job.benchmark] = {**settings_json(job.settings), "benchmark": _definition(job)}
+        found[job.benchmark]["benchmark"]["timeout_s"].setdefault(job.node_id.partition("[")[0], job.agent_cap_s)
+    return found
+
+
+def _definition(job: Job) -> dict[str, Any]:
+    """What a benchmark's definition decides. Of tests whose mark describes the task, the task's digest says it."""
+    if job.verify is None:
+        return {"timeout_s": {}}
+    return {
+        "toolsets": job.toolsets and list(job.toolsets),
+        "tools": {tool.name: {"description": tool.description, "parameters": tool.parameters} for tool in job.tools},
+        "limits": dataclasses.asdict(job.limits),
+        "pass_threshold": job.pass_threshold,
+        "timeout_s": {},
+    }
+
+
 def settings_json(settings: Settings) -> dict[str, Any]:
-    """Settings as JSON values, the key left out."""
-    values = dataclasses.asdict(settings)
-    if values["openai"]["api_key"]:
-        values["openai"]["api_key"] = "***"
-    return values
+    """Settings as JSON values, the key and what is called a key inside of other values left out."""
+    shown: dict[str, Any] = _without_secrets(dataclasses.asdict(settings))
+    return shown
+
+
+def _without_secrets(value: Any, name: str = "") -> Any:
+    if isinstance(value, Mapping):
+        return {key: _without_secrets(entry, str(key)) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [_without_secrets(entry, name) for entry in value]
+    return HIDDEN if isinstance(value, str) and value and _SECRET_NAME.search(name) else value
 
 
 def _masked(argument: str) -> str:

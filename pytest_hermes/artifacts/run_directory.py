@@ -54,6 +54,8 @@ class RunDirectory:
         self.path = identity.path(benchmark)
         self._shard: int | None = None
         self._alive: int | None = None
+        self._appending = threading.Lock()
+        """The engine's thread appends rollouts, pytest's replays."""
 
     @property
     def run_id(self) -> str:
@@ -104,16 +106,17 @@ class RunDirectory:
             encoded = json.dumps(secret)[1:-1]
             if encoded in text:
                 text = text.replace(encoded, "***")
-        if self._shard is None:
-            self._shard = os.open(self.shard, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        offset = os.fstat(self._shard).st_size
         data = memoryview(text.encode() + b"\n")
-        try:
-            while data:
-                data = data[os.write(self._shard, data) :]
-        except OSError:
-            os.ftruncate(self._shard, offset)  # no half line: the next row would continue it
-            raise
+        with self._appending:
+            if self._shard is None:
+                self._shard = os.open(self.shard, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            offset = os.fstat(self._shard).st_size
+            try:
+                while data:
+                    data = data[os.write(self._shard, data) :]
+            except OSError:
+                os.ftruncate(self._shard, offset)  # no half line: the next row would continue it
+                raise
         return offset
 
     def artifacts(self, task_id: str, attempt: int) -> Path:
@@ -137,6 +140,21 @@ def wait_for_engines(run: Path, seconds: float) -> bool:
     waiting.start()
     waiting.join(seconds)
     return not waiting.is_alive()
+
+
+def is_alive(run: Path) -> bool:
+    """Whether some process has rollouts in this run directory. Writes nothing there."""
+    try:
+        lock = os.open(run / "locks" / "engines", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(lock)
+    return False
 
 
 def _lock_and_close(descriptor: int) -> None:
