@@ -20,7 +20,7 @@ from pytest_hermes.task import Task
 from pytest_hermes.verifier_scripts import JUDGE, PUT_BACK, SET_ASIDE, report_lines, shell
 
 HOUSEKEEPING_TIMEOUT_S = 60.0
-SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib64", "/etc")
+SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib64", "/etc", "/opt", "/root/.local/bin")
 PRELOAD = "/etc/ld.so.preload"
 RESTORED_MOST = 100
 NAMED_MOST = 5
@@ -44,12 +44,12 @@ _CORE_LIBRARY = re.compile(
     r".*/(ld[^/]*|libc|libc-[\d.]+|libc\.musl-[^/]+|libdl|libpthread|libselinux|libpcre2-8|libtinfo|libacl|libattr)"
     r"\.so[.\d]*"
 )
-_BIN = re.compile(r"(?:/usr|/usr/local)?/s?bin/([^/]+)")
+_BIN = re.compile(r"(?:/usr|/usr/local|/opt/[^/]+|/root/\.local)?/s?bin/([^/]+)")
 _TOOL = re.compile(r"python[\d.]*|pytest|py\.test|uvx?|curl|wget|pip[\d.]*")
 _LIBRARY = re.compile(r"(/usr|/usr/local)?/lib\w*(/[^/]+-linux-[^/]+)?/[^/]+\.so[.\d]*")
 # The standard library, site files, pytest; not other packages, which agents upgrade.
 _PYTHON = re.compile(
-    r"/usr/(local/)?lib/python3[^/]*/((?!(site|dist)-packages/).*\.(py|so)"
+    r"/(usr|usr/local|opt/[^/]+)/lib/python3[^/]*/((?!(site|dist)-packages/).*\.(py|so)"
     r"|(site|dist)-packages/([^/]+\.(py|pth)|(pytest|_pytest|pluggy|iniconfig|packaging)/.*\.py))"
 )
 _RECORD = re.compile(r".*-packages/[^/]+\.dist-info/RECORD")

@@ -24,6 +24,7 @@ from pytest_hermes.errors import (
     HealthcheckFailed,
     RewardUnreadable,
     TaskError,
+    TransferError,
     VerifierError,
     VerifierNoReward,
     VerifierTimeout,
@@ -94,7 +95,7 @@ class _Signs:
 
 async def _run(v: Verification, script: _Script, signs: _Signs) -> Verdict:
     """One run of the script in a prepared sandbox. Tampering with its reward or its files is a verdict of 0."""
-    await v.sandbox.upload_tar(script.archive, "/tests")
+    await _upload(v.sandbox, script.archive)
     result = await v.sandbox.exec(
         shell(VERIFY, "verify", script.entry, str(REWARD_MAX_BYTES), *REWARD_FILES),
         timeout_s=v.timeout_s,
@@ -119,6 +120,17 @@ async def _run(v: Verification, script: _Script, signs: _Signs) -> Verdict:
         raise
     verdict.output, verdict.exit_code, verdict.evidence = output, result.exit_code, signs.evidence
     return verdict
+
+
+async def _upload(sandbox: Sandbox, archive: bytes) -> None:
+    """Raises VerifierError, not TransferError, where something took the place of the directory that was just made."""
+    try:
+        await sandbox.upload_tar(archive, "/tests")
+    except TransferError as error:
+        found = await sandbox.exec("[ -d /tests ] && [ ! -L /tests ]", timeout_s=HOUSEKEEPING_TIMEOUT_S, user="root")
+        if found.exit_code == 0:
+            raise
+        raise VerifierError(f"the tests cannot be uploaded: {error}") from error
 
 
 def _tampering(reward: float, evidence: list[str], output: str, exit_code: int | None) -> Verdict:

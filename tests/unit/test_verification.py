@@ -21,6 +21,7 @@ from pytest_hermes.errors import (
     HealthcheckFailed,
     RewardUnreadable,
     TaskError,
+    VerifierError,
     VerifierNoReward,
     VerifierTimeout,
 )
@@ -426,6 +427,13 @@ def test_a_second_run_without_a_reward_is_tampering(ending: str) -> None:
     script = f"if [ -e /conftest.py ]; then echo 1 >/logs/verifier/reward.txt; else {ending}; fi"
     verdict = judged(script, "touch /conftest.py", timeout_s=3.0, user="nobody")
     assert (verdict.reward, verdict.cause) == (0.0, "tampering")
+
+
+@docker
+def test_a_verifier_that_cannot_be_uploaded_is_not_infrastructure() -> None:
+    agent = "(setsid sh -c 'while :; do rm -rf /tests; echo >/tests; done' >/dev/null 2>&1 </dev/null &) ; sleep 0.2"
+    with pytest.raises(VerifierError):
+        judged("echo 1 >/logs/verifier/reward.txt", agent)
 
 
 @docker
