@@ -191,19 +191,26 @@ def test_a_fault_in_writing_them_loses_nothing(bench, processes):
     assert "\x1b[31m" not in run.result.stdout.str() and run.summary["rollouts"]["passed"] == 2
 
 
-def test_skipped_tasks_in_the_manifest_are_told(bench, processes):
-    bench.write(body=THREE)
-    bench.pytester.makeconftest(
-        """
-        from pytest_hermes.artifacts.run_directory import RunDirectory
+def test_tasks_that_are_skipped_are_told(bench, processes):
+    skips = 'backend_skips={"local": {"half": "needs KVM", "never": "needs KVM"}}, '
+    bench.write(body=THREE.replace("verify=", skips + "verify="))
+    run = bench.run("--hermes-attempts=2", *processes)
+    run.result.assert_outcomes(passed=2, skipped=4)
+    run.result.stdout.fnmatch_lines(["2 of 3 tasks skipped: half, never (*needs KVM*)"])
+    skipped = run.summary["skipped"]
+    assert (skipped["tasks"], skipped["of"], *skipped["reasons"].values()) == (2, 3, ["half", "never"])
+    assert evals(run)[0]["results"]["all"]["eval/skipped_tasks"] == 2
 
-        make = RunDirectory.make
-        def with_skipped(self, manifest):
-            make(self, manifest | {"skipped": {"test_bench.py::test_task[qemu-startup]": "needs KVM"}})
-        RunDirectory.make = with_skipped
-        """
+
+def test_attempts_taken_over_from_an_earlier_run_are_attempts_of_the_same_tasks(bench, processes):
+    bench.write(body=THREE)
+    old = bench.run(*processes).directory
+    run = bench.run(f"--hermes-resume={old.name}", "--hermes-attempts=2", *processes)
+    run.result.stdout.fnmatch_lines(
+        ["6 rollouts of 3 tasks: 3 passed, 3 failed, 0 invalid", "pass@2 66.7%, pass^2 33.3% *"]
     )
-    run = bench.run(*processes)
-    run.result.stdout.fnmatch_lines(["1 of 4 tasks skipped: qemu-startup (needs KVM)"])
-    assert run.summary["skipped"] == {"tasks": 1, "of": 4, "reasons": {"needs KVM": ["qemu-startup"]}}
-    assert evals(run)[0]["results"]["all"]["eval/skipped_tasks"] == 1
+    (new,) = [path for path in old.parent.iterdir() if path.is_dir() and path != old]
+    found = json.loads((new / "evals/luck/metrics.json").read_text())["results"]["all"]
+    assert (found["eval/total_tasks"], found["eval/pass_rate"], found["eval/pass@2"]) == (3, 0.5, pytest.approx(2 / 3))
+    samples = [json.loads(line) for line in (new / "evals/luck/samples.jsonl").read_text().splitlines()]
+    assert sorted(s["task_name"] for s in samples) == ["always"] * 2 + ["half"] * 2 + ["never"] * 2

@@ -266,15 +266,15 @@ def test_the_table_of_tasks_is_aligned_in_the_order_of_the_run():
 @pytest.fixture
 def write_run(tmp_path):
     def write(*shards, **manifest):
-        path = None
+        settings = {"b": {"env": {}, "openai": {"model_name": "m"}}}
         for number, rows in enumerate(shards):
             directory = RunDirectory(RunIdentity("r", "utc", str(tmp_path / "runs")), "b", f"gw{number}")
-            directory.make({"settings": {"b": {"env": {}, "openai": {"model_name": "m"}}}, **manifest})
+            directory.path.mkdir(parents=True, exist_ok=True)
             for entry in rows:
                 directory.append(entry)
             directory.close()
-            path = directory.path
-        return path
+        (directory.path / "run.json").write_text(json.dumps({"format": 1, "settings": settings, **manifest}))
+        return directory.path
 
     return write
 
