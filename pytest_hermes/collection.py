@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -151,6 +151,19 @@ def will_run(item: pytest.Item) -> bool:
     except pytest.fail.Exception:
         return False  # a broken condition: pytest reports it when the item's turn comes
     return xfail is None or xfail.run or bool(item.config.option.runxfail)
+
+
+def skipped_items(items: Iterable[pytest.Item]) -> dict[str, str]:
+    """Node id -> reason of the items that their marks skip."""
+    found = {}
+    for item in items:
+        try:
+            skipped = evaluate_skip_marks(item)
+        except pytest.fail.Exception:
+            continue
+        if skipped is not None:
+            found[item.nodeid] = skipped.reason
+    return found
 
 
 def _timeout_of(item: pytest.Item) -> float | None:

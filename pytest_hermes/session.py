@@ -164,14 +164,21 @@ class HermesSession:
         """The run directory, made on first use; from then on SIGTERM stops the run as Ctrl-C does."""
         if self._run is None:
             from pytest_hermes.artifacts.manifest import manifest
+            from pytest_hermes.collection import skipped_items
 
             names = {job.benchmark for job in self.jobs}
             run = RunDirectory(self.identity, names.pop() if len(names) == 1 else "mixed", self.worker)
             run.make(
-                manifest(
+                lambda: manifest(
                     jobs=self.jobs,
                     arguments=[str(argument) for argument in self.config.invocation_params.args],
                     root=self.config.rootpath,
+                    skipped=skipped_items(self.items),
+                    sources={
+                        benchmark.name: benchmark.provenance
+                        for benchmark, _ in self._settings.values()
+                        if benchmark is not None and benchmark.provenance is not None
+                    },
                     resumed_from=self.past.path if self.past is not None else None,
                 )
             )

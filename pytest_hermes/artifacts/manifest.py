@@ -15,8 +15,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_hermes.config import Settings
+from pytest_hermes.errors import TaskError
 
 if TYPE_CHECKING:
+    from pytest_hermes.datasets.dataset import Provenance
     from pytest_hermes.job import Job
 
 PACKAGES = ("pytest-hermes", "pytest", "pytest-xdist", "aiohttp", "openai", "aiodocker")
@@ -25,9 +27,16 @@ _SECRET_NAME = re.compile(r"(key|token|secret|password|authorization|credentials
 
 
 def manifest(
-    *, jobs: Sequence[Job], arguments: Sequence[str], root: Path, resumed_from: Path | None = None
+    *,
+    jobs: Sequence[Job],
+    arguments: Sequence[str],
+    root: Path,
+    skipped: Mapping[str, str],
+    sources: Mapping[str, Provenance],
+    resumed_from: Path | None = None,
 ) -> dict[str, Any]:
-    """The manifest at the run's start; `jobs` are those that the run selected."""
+    """The manifest at the run's start: `jobs` are what the run selected, `skipped` what of it pytest skips
+    (node id -> reason), `sources` where benchmarks found their tasks."""
     settings = settings_by_benchmark(jobs)
     return {
         "started": time.time(),
@@ -35,11 +44,29 @@ def manifest(
         "command": ["pytest", *(_masked(argument) for argument in arguments)],
         "resumed_from": resumed_from and str(resumed_from),
         "settings": settings,
+        "datasets": datasets(jobs, sources),
+        "skipped": dict(skipped),
         "versions": {"python": sys.version.split()[0], **_versions()},
         "platform": platform.platform(),
         "cpus": os.cpu_count(),
         "git": _git(root),
     }
+
+
+def datasets(jobs: Sequence[Job], sources: Mapping[str, Provenance]) -> dict[str, dict[str, Any]]:
+    """Benchmark -> where its tasks came from, and `tasks`: id -> digest of those that were selected."""
+    found: dict[str, dict[str, Any]] = {}
+    for job in jobs:
+        if job.benchmark not in found:
+            source = sources.get(job.benchmark)
+            found[job.benchmark] = {**(source.as_json() if source else {}), "tasks": {}}
+        digests = found[job.benchmark]["tasks"]
+        if job.task.id not in digests:
+            try:
+                digests[job.task.id] = job.task.digest
+            except (TaskError, OSError):
+                digests[job.task.id] = None  # its files cannot be read; the task's own row says so
+    return found
 
 
 def settings_by_benchmark(jobs: Sequence[Job]) -> dict[str, dict[str, Any]]:

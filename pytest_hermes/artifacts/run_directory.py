@@ -16,7 +16,7 @@ import re
 import threading
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -70,8 +70,8 @@ class RunDirectory:
         """Exists once the run is to stop (-x or --maxfail reached in some process)."""
         return self.path / "abort"
 
-    def make(self, manifest: dict[str, Any]) -> None:
-        """Make the directory and, if this process is the first, its `run.json`."""
+    def make(self, manifest: Callable[[], dict[str, Any]]) -> None:
+        """Make the directory and, if this process is the first, its `run.json`, with what `manifest` gives."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -83,13 +83,15 @@ class RunDirectory:
         ignore = Path(self.identity.root, ".gitignore")
         if not ignore.exists():
             ignore.write_text("*\n")
-        partial = self.path / f".run-{self.worker}.json"
-        partial.write_text(json.dumps({"format": FORMAT_VERSION, "run_id": self.run_id, **manifest}, indent=1) + "\n")
-        try:
-            os.link(partial, self.path / "run.json")  # atomic: the first process wins
-        except FileExistsError:
-            pass
-        partial.unlink()
+        if not (self.path / "run.json").exists():
+            partial = self.path / f".run-{self.worker}.json"
+            content = {"format": FORMAT_VERSION, "run_id": self.run_id, **manifest()}
+            partial.write_text(json.dumps(content, indent=1) + "\n")
+            try:
+                os.link(partial, self.path / "run.json")  # atomic: the first process wins
+            except FileExistsError:
+                pass
+            partial.unlink()
         self._alive = _engines_lock(self.path)
         fcntl.flock(self._alive, fcntl.LOCK_SH)  # held until `close`, or until this process dies
 

@@ -34,10 +34,17 @@ class Finished:
 
 @pytest.fixture
 def harbor(tmp_path):
-    """Run `benchmarks/harbor` on the sample tasks in docker."""
+    """Run `benchmarks/harbor`, or another benchmark, on the sample tasks in docker; `tasks=None` names none."""
 
-    def run(*arguments: str, script: dict[str, Any] | None = None, tasks: Path = TASKS) -> Finished:
-        command = [sys.executable, "-m", "pytest", str(ROOT / "benchmarks" / "harbor"), f"--hermes-tasks={tasks}"]
+    def run(
+        *arguments: str,
+        script: dict[str, Any] | None = None,
+        tasks: Path | None = TASKS,
+        benchmark: str = "harbor",
+        **environment: str,
+    ) -> Finished:
+        command = [sys.executable, "-m", "pytest", str(ROOT / "benchmarks" / benchmark)]
+        command += [f"--hermes-tasks={tasks}"] if tasks else []
         command += ["--hermes-sandbox=docker", f"--hermes-run-dir={tmp_path / 'runs'}", "-p", "no:randomly"]
         if script is not None:
             (tmp_path / "script.json").write_text(json.dumps(script))
@@ -45,7 +52,7 @@ def harbor(tmp_path):
         done = subprocess.run(
             [*command, *arguments],
             cwd=tmp_path,
-            env=os.environ | {"OPENAI_API_KEY": "sk-test-key-0123456789"},
+            env=os.environ | {"OPENAI_API_KEY": "sk-test-key-0123456789"} | environment,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,

@@ -20,7 +20,7 @@ def row(**changes):
 @pytest.fixture
 def run(tmp_path):
     directory = RunDirectory(RunIdentity.new(tmp_path), "bench", "main")
-    directory.make({"settings": {}})
+    directory.make(lambda: {"settings": {}})
     yield directory
     directory.close()
 
@@ -67,7 +67,7 @@ def test_all_processes_find_the_same_directory_and_one_manifest_wins(tmp_path):
     identity = RunIdentity.new(tmp_path)
     assert identity.find() is None
     for worker in ("gw0", "gw1"):
-        RunDirectory(identity, "bench", worker).make({"by": worker})
+        RunDirectory(identity, "bench", worker).make(lambda worker=worker: {"by": worker})
     assert identity.find() == identity.path("bench")
     assert json.loads((identity.path("bench") / "run.json").read_text())["by"] == "gw0"
 
@@ -77,7 +77,7 @@ def test_rows_before_a_kill_are_on_disk(tmp_path):
         "import os, pathlib\n"
         "from pytest_hermes.artifacts.run_directory import RunDirectory, RunIdentity\n"
         f"run = RunDirectory(RunIdentity('id', 'utc', {str(tmp_path)!r}), 'b', 'main')\n"
-        "run.make({})\n"
+        "run.make(dict)\n"
         "for n in range(50): run.append({'format': 1, 'benchmark': 'b', 'node_id': str(n), 'task_digest': '',"
         " 'attempt': 1, 'text': 'x' * 100000})\n"
         "os.kill(os.getpid(), 9)\n"
@@ -89,7 +89,7 @@ def test_rows_before_a_kill_are_on_disk(tmp_path):
 def test_an_unwritable_root_is_one_line(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigurationError, match="Choose another with --hermes-run-dir"):
-        RunDirectory(RunIdentity.new(tmp_path / "file"), "b", "main").make({})
+        RunDirectory(RunIdentity.new(tmp_path / "file"), "b", "main").make(dict)
 
 
 @pytest.mark.parametrize("name", ["fix-git", "a/../b", "..", "ü", "x" * 300, "a b", ""])
