@@ -22,7 +22,7 @@ ROW = {
 @pytest.fixture
 def run(tmp_path):
     directory = RunDirectory(RunIdentity.new(tmp_path), "b", "main")
-    directory.make({"settings": {}})
+    directory.make(lambda: {"settings": {}})
     directory.append(ROW)
     directory.append(ROW | {"node_id": "t.py::test[b]", "outcome": "invalid", "cause": "image", "reward": None})
     directory.append(ROW | {"node_id": "t.py::test[c]", "outcome": "invalid", "cause": "cancelled", "reward": None})
@@ -51,7 +51,7 @@ def test_a_directory_that_is_no_run_is_one_line(tmp_path, capsys):
 
 def test_control_sequences_of_a_task_never_reach_the_terminal(run, capsys):
     directory = RunDirectory(RunIdentity("x", "y", str(run.parent)), "b", "main")
-    directory.make({"settings": {}})
+    directory.make(lambda: {"settings": {}})
     directory.append(ROW | {"node_id": "t.py::test[\x1b[31m]", "category": "\x1b]0;title\x07"})
     directory.close()
     main(["show", str(directory.path)])
