@@ -14,6 +14,7 @@ import dataclasses
 import hashlib
 import io
 import json
+import posixpath
 import tarfile
 from collections.abc import Mapping
 
@@ -32,7 +33,7 @@ from pytest_hermes.errors import (
 from pytest_hermes.sandbox.protocol import ExecResult, Sandbox
 from pytest_hermes.set_aside import HOUSEKEEPING_TIMEOUT_S, changed_tools, described, set_aside
 from pytest_hermes.task import FileTree, Healthcheck
-from pytest_hermes.verifier_scripts import AFTERWARDS, PREPARE, VERIFY, report_lines, shell
+from pytest_hermes.verifier_scripts import AFTERWARDS, DECOY, PREPARE, VERIFY, report_lines, shell
 
 TAIL_CHARS = 4000
 REWARD_FILES = ("reward.json", "reward.txt")
@@ -59,16 +60,14 @@ async def run_test_script(v: Verification) -> Verdict:
         )
     env = expand(tests.env, v.settings.env.verifier_env or (), f"task {v.task.id}: [verifier] env")
     script = _Script(tests.entry, tests.user, env, *await asyncio.to_thread(_packed, tests.files))
-    changed = asyncio.ensure_future(changed_tools(v.sandbox, quick=True))
-    try:
-        signs = await _prepare(v.sandbox, tests.user)
-        changes = await changed
-    finally:
-        changed.cancel()
+    changes = await changed_tools(v.sandbox, quick=True)
+    signs = await _prepare(v.sandbox, tests.user)
     signs.evidence += described(changes)
     verdict = await _run(v, script, signs)
     if verdict.reward > 0 and (signs.suspects or changes):
-        return await _without_what_was_left(v, script, verdict)
+        verdict = await _without_what_was_left(v, script, verdict, signs)
+    if verdict.reward > 0 and signs.running:
+        verdict = await _beside_what_runs(v, script, verdict)
     return verdict
 
 
@@ -91,6 +90,8 @@ class _Signs:
     early: list[str]
     evidence: list[str]
     suspects: list[str]
+    running: list[str]
+    """Names of the processes that the agent left."""
 
 
 async def _run(v: Verification, script: _Script, signs: _Signs) -> Verdict:
@@ -137,13 +138,40 @@ def _tampering(reward: float, evidence: list[str], output: str, exit_code: int |
     return Verdict(reward, output=output, exit_code=exit_code, evidence=evidence, cause="tampering")
 
 
-async def _without_what_was_left(v: Verification, script: _Script, first: Verdict) -> Verdict:
+async def _beside_what_runs(v: Verification, script: _Script, verdict: Verdict) -> Verdict:
+    """The verdict, unless what the agent left running gives a reward to a script that gives 0."""
+    decoy = await asyncio.to_thread(_with_decoy, script)
+    found = await _run(v, decoy, _Signs([], [], [], []))
+    if found.reward == 0 and found.cause is None:
+        return verdict
+    sign = f"A script that gives 0 had the reward {found.reward:g}: a process of the agent's wrote it."
+    return _tampering(0.0, [found.evidence[0] if found.cause else sign, *verdict.evidence], verdict.output, None)
+
+
+def _with_decoy(script: _Script) -> _Script:
+    buffer, sums = io.BytesIO(), dict(script.sums)
+    with (
+        tarfile.open(fileobj=io.BytesIO(script.archive)) as source,
+        tarfile.open(fileobj=buffer, mode="w") as target,
+    ):
+        for member in source:
+            content = source.extractfile(member)
+            if content is not None and posixpath.normpath(member.name) == script.entry:
+                first, _, rest = content.read().partition(b"\n")
+                text = first * first.startswith(b"#!") + DECOY.encode() + rest
+                member.size, sums[member.name] = len(text), hashlib.sha256(text).hexdigest()
+                target.addfile(member, io.BytesIO(text))
+    return dataclasses.replace(script, archive=buffer.getvalue(), sums=sums)
+
+
+async def _without_what_was_left(v: Verification, script: _Script, first: Verdict, seen: _Signs) -> Verdict:
     """The verdict once the script has run again without what the agent left for its tools: the lower reward counts."""
     aside = await set_aside(v.sandbox, v.task)
     if not aside:
         return first
     try:
         signs = await _prepare(v.sandbox, script.user)
+        seen.running += signs.running  # seen by the system's own programs now
         second = await _run(v, script, signs)
     except (VerifierNoReward, VerifierTimeout, RewardUnreadable) as error:
         second = Verdict(0.0, output=f"{error.output}\n{error}".lstrip())
@@ -223,6 +251,7 @@ async def _prepare(sandbox: Sandbox, user: str | None) -> _Signs:
         early=[name for kind, name, _ in lines if kind == "early"],
         evidence=list(dict.fromkeys(found)),
         suspects=[path for kind, path, _ in lines if kind in ("shadow", "replaced", "planted", "program")],
+        running=[name for kind, name, _ in lines if kind == "running"],
     )
 
 

@@ -76,7 +76,29 @@ scratch=/logs/verifier
 LOOK
 look
 rm -f $started
+# What the agent left running: not the sandbox's first two processes, no shell that waits for commands from outside
+# (its parent is 0), and not this command.
+second=; for folder in /proc/[0-9]*; do
+  pid=${folder#/proc/}
+  if [ "$pid" != 1 ] && { [ -z "$second" ] || [ "$pid" -lt "$second" ]; }; then second=$pid; fi
+done
+for folder in /proc/[0-9]*; do
+  pid=${folder#/proc/}
+  case $pid in 1|$second|$$) continue ;; esac
+  read -r line <$folder/stat || continue
+  name=${line#*(}; name=${name%)*}; set -- ${line##*) }
+  case $1:$2:$name in Z:*|*:$$:*|*:0:bash|*:0:sh|*:0:dash|*:0:busybox|*:0:ash) continue ;; esac
+  say running "$name"
+done 2>/dev/null
 say ready
+"""
+
+# Put before a test script's own lines: it gives 0, and waits a moment before and after. Another reward is not its own.
+DECOY = """
+sleep 0.2
+echo 0 >/logs/verifier/reward.txt
+sleep 0.1
+exit 0
 """
 
 # $1: script below /tests; $2: largest reward file; $3...: reward files. The report goes to stderr; the script's
