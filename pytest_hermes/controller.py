@@ -8,7 +8,9 @@ import collections
 import dataclasses
 import json
 import os
-from collections.abc import Generator
+import threading
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,7 @@ from pytest_hermes.options import is_asked_for
 from pytest_hermes.session import RESUMED_INPUT, WORKERINPUT, HermesSession, patient, stop_on_sigterm
 from pytest_hermes.shown import shown_line
 
+TICK_S = 1.0
 STOP_WAIT_S = 120.0
 """Twice the teardown clock's default: removing a sandbox, and what was just being made."""
 
@@ -49,6 +52,35 @@ class Controller:
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         if getattr(report, "hermes_refusal", False):
             raise pytest.UsageError(str(report.longrepr))
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtestloop(self) -> Generator[None, object, object]:
+        distributed = self._config.pluginmanager.get_plugin("dsession")
+        if distributed is None or not is_asked_for(self._config):
+            return (yield)
+        with self._ticking(distributed):
+            return (yield)
+
+    @contextmanager
+    def _ticking(self, distributed: Any) -> Iterator[None]:
+        """Call `progress` in xdist's own loop about once a second: it wakes only when a worker says something."""
+        from pytest_hermes.reporting import progress
+
+        distributed.worker_hermes_tick = progress(self._config)
+        over = threading.Event()
+
+        def tick() -> None:
+            while not over.wait(TICK_S):
+                if distributed.queue.empty():  # a busy loop gets here by itself
+                    distributed.queue.put(("hermes_tick", {}))
+
+        thread = threading.Thread(target=tick, name="hermes-ticks", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join()
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any, error: object) -> None:

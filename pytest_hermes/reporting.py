@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pytest_hermes.artifacts.run_directory import notes
 from pytest_hermes.errors import (
     BodyNotRun,
     BodySkipped,
@@ -208,6 +209,8 @@ class Progress:
         if session.started:
             running = session.engine.in_flight
             text += f", {len(running)} running: " + ", ".join(handle.job.task.id for handle in running[:4])
+        if (run := session.identity.find()) is not None and (waits := notes(run)):
+            text += "; " + ", ".join(waits[:3])
         terminal.ensure_newline()
         terminal.write_line(shown_line(text))
 

@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import dataclasses
 import json
+import logging
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
@@ -42,8 +43,10 @@ from pytest_hermes.tools.toolbox import Toolbox, ToolSettings
 if TYPE_CHECKING:
     from pytest_hermes.job import Job
 
+log = logging.getLogger(__name__)
 SandboxHook = Callable[[Task, Settings], AbstractAsyncContextManager[Sandbox] | None]
 LIFETIME_MARGIN_S = 120.0
+NOTE_EVERY_S = 1.0
 KEY_VARIABLES = ("OPENAI_API_KEY", "OPENROUTER_API_KEY")
 
 
@@ -63,6 +66,7 @@ class Services:
         self._refusals: dict[str, InfrastructureError] = {}
         self._health: dict[str, asyncio.Task[None]] = {}
         self._reaping: set[asyncio.Task[int]] = set()
+        self._noted_at = -NOTE_EVERY_S
 
     # -- settings ------------------------------------------------------------------------------------
 
@@ -115,9 +119,19 @@ class Services:
                 starts=env.sandbox_starts,
                 confine=env.local_confine,
                 env_passthrough=tuple(env.env_passthrough or ()),
+                progress=self._note_image,
             )
             self._reap_orphans(self._providers[key])
         return self._providers[key]
+
+    def _note_image(self, line: str) -> None:
+        """A step of an image's pull or build."""
+        log.info("%s", line)
+        done = line.startswith(("pulled ", "built "))
+        now = self.loop.time()
+        if done or now >= self._noted_at + NOTE_EVERY_S:
+            self._noted_at = now
+            self.run.note("" if done else line)
 
     def _reap_orphans(self, provider: SandboxProvider) -> None:
         """Remove what dead runs left on this machine, in the background; one process of the run does it."""

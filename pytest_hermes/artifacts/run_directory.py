@@ -54,6 +54,7 @@ class RunDirectory:
         self.path = identity.path(benchmark)
         self._shard: int | None = None
         self._alive: int | None = None
+        self._noted = ""
         self._appending = threading.Lock()
         """The engine's thread appends rollouts, pytest's replays."""
 
@@ -121,6 +122,15 @@ class RunDirectory:
                 raise
         return offset
 
+    def note(self, text: str) -> None:
+        """Say what this process waits for (an image), or with "" nothing: the run's progress line shows it."""
+        if text == self._noted:
+            return
+        self._noted = text
+        path = self.path / "progress" / self.worker
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+
     def artifacts(self, task_id: str, attempt: int) -> Path:
         """The folder for an attempt's files; made on first use."""
         folder = self.path / "artifacts" / file_name(task_id) / str(attempt)
@@ -133,6 +143,12 @@ class RunDirectory:
             if descriptor is not None:
                 os.close(descriptor)
         self._shard = self._alive = None
+
+
+def notes(run: Path) -> list[str]:
+    """What the processes of a run wait for, each once."""
+    found = (path.read_text(errors="replace") for path in sorted((run / "progress").glob("*")))
+    return list(dict.fromkeys(text for text in found if text))
 
 
 def wait_for_engines(run: Path, seconds: float) -> bool:

@@ -150,6 +150,8 @@ class Summary:
     skipped: Skipped
     tasks: list[TaskSummary]
     """In the order in which they started."""
+    datasets: dict[str, dict[str, str]]
+    """Benchmark -> `source`, `commit`, `split` of its tasks, and a `note` about them."""
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -170,6 +172,7 @@ class Summary:
             "per_rollout": {name: vars(found) if found else None for name, found in self.per_rollout.items()},
             "skipped": self.skipped.as_json(),
             "tasks": [dataclasses.asdict(task) for task in self.tasks],
+            "datasets": self.datasets,
         }
 
 
@@ -181,11 +184,20 @@ def summarize_run(run: Path) -> Summary:
 
 def summarize_located(located: Iterable[LocatedRow], manifest: Mapping[str, Any]) -> Summary:
     """As `summarize_run`, of rows and a manifest that were read already."""
-    return summarize((place.numbers for place in located), manifest.get("skipped") or {})
+    datasets = {
+        name: {key: value for key, value in origin.items() if key != "tasks"}
+        for name, origin in (manifest.get("datasets") or {}).items()
+    }
+    return summarize((place.numbers for place in located), manifest.get("skipped") or {}, datasets)
 
 
-def summarize(rows: Iterable[dict[str, Any]], skipped: Mapping[str, str] | None = None) -> Summary:
-    """The summary of a run's rows (`records.read_rows`), and of the items it left out ({node id: reason})."""
+def summarize(
+    rows: Iterable[dict[str, Any]],
+    skipped: Mapping[str, str] | None = None,
+    datasets: Mapping[str, dict[str, str]] | None = None,
+) -> Summary:
+    """The summary of a run's rows (`records.read_rows`), of the items it left out ({node id: reason}), and where its
+    tasks came from."""
     every = list(rows)
     counted = [row for row in every if row["cause"] not in NOT_COUNTED]
     total = GroupSummary.of(counted)
@@ -218,6 +230,7 @@ def summarize(rows: Iterable[dict[str, Any]], skipped: Mapping[str, str] | None 
         per_rollout=typical(counted),
         skipped=skipped_tasks(every, skipped or {}),
         tasks=tasks,
+        datasets={name: origin for name, origin in (datasets or {}).items() if origin},
     )
 
 

@@ -47,6 +47,10 @@ def render(summary: Summary) -> list[str]:
     lines.append(_usage_line(summary))
     if line := _typical_line(summary.per_rollout):
         lines.append(line)
+    for origin in summary.datasets.values():
+        commit = f"@{origin['commit'][:12]}" if "commit" in origin else ""
+        lines.append(f"tasks from {origin['source']}{commit}")
+        lines += [f"  {origin['note']}"] if "note" in origin else []
     if summary.slowest:
         lines.append("slowest:")
         width = max(len(label) for label, _, _ in summary.slowest)

@@ -1,7 +1,8 @@
 """Sandbox backends by name: those of this package and those of the entry-point group `pytest_hermes.sandboxes`.
 
-An entry point names a callable that takes keyword options (`starts`, `confine`, `env_passthrough`; more may come, so
-accept `**options`) and returns a `SandboxProvider`.
+An entry point names a callable that takes keyword options (`starts`, `confine`, `env_passthrough`, `progress`; more may
+come, so accept `**options`) and returns a `SandboxProvider`. `progress` is called with a line per step of an image's
+pull or build.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ def _local(
     starts: int = DEFAULT_STARTS,
     confine: Literal["auto", "on", "off"] = "auto",
     env_passthrough: Sequence[str] = (),
+    progress: Callable[[str], None] | None = None,
     root: Path | None = None,
 ) -> SandboxProvider:
     from pytest_hermes.sandbox.local import LocalProvider
@@ -36,11 +38,15 @@ def _local(
 
 
 def _docker(
-    *, starts: int = DEFAULT_STARTS, confine: str = "auto", env_passthrough: Sequence[str] = ()
+    *,
+    starts: int = DEFAULT_STARTS,
+    confine: str = "auto",
+    env_passthrough: Sequence[str] = (),
+    progress: Callable[[str], None] | None = None,
 ) -> SandboxProvider:
     from pytest_hermes.sandbox.docker import DockerProvider
 
-    return DockerProvider(starts=starts)
+    return DockerProvider(starts=starts, progress=progress)
 
 
 _BUILT_IN: dict[str, Callable[..., SandboxProvider]] = {"local": _local, "docker": _docker}

@@ -1,7 +1,7 @@
 """A loopback image registry that speaks Docker's registry protocol, version 2, with one small image under any name.
 
 Docker's daemon takes registries on 127.0.0.1 without TLS. `faults` are statuses that the next requests for a manifest
-are answered with.
+are answered with; `slowness_s` is how long it takes over a layer.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import io
 import json
 import tarfile
 import threading
+import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -27,6 +28,7 @@ class Registry:
     def __init__(self, content: bytes = b"hello\n") -> None:
         self.requests: list[tuple[str, str]] = []
         self.faults: list[int] = []
+        self.slowness_s = 0.0
         plain = io.BytesIO()
         with tarfile.open(fileobj=plain, mode="w") as tar:
             info = tarfile.TarInfo("greeting")
@@ -113,6 +115,7 @@ class _Handler(BaseHTTPRequestHandler):
         elif kind == "manifests" and name != "missing":
             self._send(registry.manifest, MANIFEST)
         elif kind == "blobs" and name in registry.blobs:
+            time.sleep(registry.slowness_s)
             self._send(registry.blobs[name], "application/octet-stream")
         else:
             self._send(

@@ -119,3 +119,28 @@ def test_what_the_registry_does_not_have_is_not_asked_for_again(registry: Regist
         ensure(f"{registry.host}/task/none:missing")
     methods = [method for method, path in registry.requests if "/manifests/" in path]
     assert len(methods) == len(set(methods)), "one HEAD, one GET"
+
+
+@pytest.mark.parametrize("processes", [(), ("-n", "2")], ids=["one process", "xdist"])
+def test_a_long_pull_is_in_the_progress_line(
+    pytester: pytest.Pytester, registry: Registry, reference: str, processes: tuple[str, ...]
+) -> None:
+    registry.slowness_s = 3.0
+    pytester.makeconftest("import pytest_hermes.reporting\npytest_hermes.reporting.PROGRESS_EVERY_S = 0.5\n")
+    pytester.makepyfile(
+        f"""
+        from pytest_hermes import Benchmark, SandboxSpec, Task
+
+        tasks = [Task(id=f"t{{n}}", prompt="x", sandbox=SandboxSpec(image={reference!r})) for n in range(2)]
+        benchmark = Benchmark("pulling", tasks=tasks, verify=lambda v: 1.0)
+
+        @benchmark.parametrize
+        def test_task(rollout): rollout.check()
+        """
+    )
+    options = ["--hermes-agent=nop", "--hermes-sandbox=docker", "--hermes-retries=0", "--hermes-run-dir=runs"]
+    result = pytester.runpytest_subprocess(*options, *processes)
+    result.stdout.fnmatch_lines([f"*hermes* 0 done (none)*pulling {registry.host}*"])
+    assert registry.layers == 1
+    (run,) = (path for path in (pytester.path / "runs").iterdir() if path.is_dir())
+    assert [path.read_text() for path in (run / "progress").iterdir()] == [""]
