@@ -4,8 +4,8 @@
 
 The task is tests/data/harbor/orders-report with its own solution as the agent, from an image that is there. Each round
 runs all of them, one after the other, so that a noisy moment meets them all. Plain docker is run, cp, exec, exec, cp,
-exec, exec and rm -f by the docker command, one trial at a time. CPU seconds are those of the command and its children, not of
-the daemon. Harbor needs `docker compose`, as a plugin in DIR/cli-plugins.
+exec, exec and rm -f by the docker command, one trial at a time. CPU seconds are those of the command and its children,
+not of the daemon. Harbor needs `docker compose`, as a plugin in DIR/cli-plugins.
 """
 
 from __future__ import annotations
