@@ -46,6 +46,7 @@ def test_no_cause_in_the_outcomes_page_is_invented():
         "loop",
         "length",
         "unused",
+        "tampering",
     }
     rows = [line.split("|")[3] for line in page.splitlines() if line.startswith("|")][2:]
     causes = {cause for row in rows for cause in re.findall(r"`(\w+)`", row)}
