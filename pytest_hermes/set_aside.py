@@ -135,6 +135,8 @@ async def set_aside(sandbox: Sandbox, task: Task) -> SetAside:
     prompt = task.prompt
     asked = [name for name in _ASKED if name in prompt]
     changed = [file for file in await changed_tools(sandbox, quick=False) if _name(file.path) not in asked]
+    # For these nobody's books are asked: the commands that read the books run by them. An honest upgrade loses nothing,
+    # a distribution's C library and shell are interchangeable within a release.
     core = [file for file in changed if file.path == PRELOAD or _is_housekeeping(file.path)]
     restored = await _restore(sandbox, core)
     rest = [file.path for file in changed if file not in core]

@@ -193,7 +193,10 @@ is_honest() {
 ASIDE = ".set-aside-by-the-verifier"
 
 # $1: working directory; $2: names that the task itself speaks of, between spaces; stdin: paths that stay in place.
-# Renames what was planted, and programs that come before others, unless they are honest work.
+# Renames what was planted, and programs that come before others, unless they are honest work:
+# - what an installer has in its books was installed, not planted: pip writes .pth files and programs, apt both;
+# - a conftest.py, an ini file or a tool's configuration that the tests need is one that the task speaks of;
+# - a program in place of the image's is an upgrade if it is a whole one, and a mask if it is a script or a link.
 _SET_ASIDE = r"""
 image_path=$PATH; SYSTEM_PATH
 workdir=$1 asked=$2 scratch=/tmp
