@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_hermes.artifacts.records import Place, refuse_newer, rollout_of, rows_with_places
+from pytest_hermes.artifacts.records import Place, refuse_newer, rollout_of, row_heads
 from pytest_hermes.artifacts.run_directory import file_name, is_alive
 from pytest_hermes.config import SECTIONS, hint
 from pytest_hermes.errors import ConfigurationError, HermesError
@@ -89,7 +89,7 @@ class PastRun:
 
     def _read(self, run: Path, found: dict[tuple[str, str, int], dict[str, KnownRollout]]) -> None:
         try:
-            for place, row in rows_with_places(run):
+            for place, row in row_heads(run):
                 if row["benchmark"] not in self._manifest["settings"]:
                     continue  # an ancestor's, whose settings nobody has compared
                 key = _place(row["benchmark"], row["node_id"], row["attempt"])

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -162,13 +162,32 @@ def read_rows(run: Path) -> list[dict[str, Any]]:
     if not (run / "run.json").is_file():
         raise ConfigurationError(f"{run}: not a run directory (it has no run.json)")
     latest: dict[tuple[Any, ...], dict[str, Any]] = {}
-    for _, row in rows_with_places(run):
+    for _, row in _placed(run, json.loads):
         latest[row["benchmark"], row["node_id"], row["task_digest"], row["attempt"]] = row
     return list(latest.values())
 
 
-def rows_with_places(run: Path) -> Iterator[tuple[Place, dict[str, Any]]]:
-    """Every whole line of a run and where it is, one at a time, in the order in which they were written by shard.
+def row_heads(run: Path) -> Iterator[tuple[Place, dict[str, Any]]]:
+    """Every whole line of a run: where it is, and at least the fields before `prompt`; reads no conversation.
+
+    Passes over and raises as `read_rows`; damage inside of a conversation is not seen.
+    """
+    return _placed(run, _head)
+
+
+def _head(line: bytes) -> Any:
+    """A third of the time of reading the whole line."""
+    cut = line.find(b',"prompt":')
+    if cut >= 0 and line.endswith(b"}\n"):
+        try:
+            return json.loads(line[:cut] + b"}")
+        except ValueError:
+            pass  # a key of something inside
+    return json.loads(line)
+
+
+def _placed(run: Path, parse: Callable[[bytes], Any]) -> Iterator[tuple[Place, dict[str, Any]]]:
+    """The whole lines by shard, as they were written.
 
     What follows a shard's last whole row (a torn line, zeros after a power failure) is passed over. Raises
     ConfigurationError for a broken line between whole ones and for rows of a newer format.
@@ -178,12 +197,12 @@ def rows_with_places(run: Path) -> Iterator[tuple[Place, dict[str, Any]]]:
         with shard.open("rb") as lines:
             for line in lines:
                 place, offset = Place(shard, offset), offset + len(line)
+                if not line.endswith(b"\n"):
+                    continue
                 try:
-                    row = json.loads(line) if line.endswith(b"\n") else None
+                    row = parse(line)
                 except ValueError as error:
                     broken = error
-                    continue
-                if row is None:
                     continue
                 if broken is not None:
                     raise ConfigurationError(f"{shard}: a line is not JSON ({broken})") from broken
