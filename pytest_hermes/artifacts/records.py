@@ -162,16 +162,22 @@ def read_rows(run: Path) -> list[dict[str, Any]]:
     if not (run / "run.json").is_file():
         raise ConfigurationError(f"{run}: not a run directory (it has no run.json)")
     latest: dict[tuple[Any, ...], dict[str, Any]] = {}
-    for _, row in _placed(run, json.loads):
+    for _, row in rows_with_places(run):
         latest[row["benchmark"], row["node_id"], row["task_digest"], row["attempt"]] = row
     return list(latest.values())
 
 
-def row_heads(run: Path) -> Iterator[tuple[Place, dict[str, Any]]]:
-    """Every whole line of a run: where it is, and at least the fields before `prompt`; reads no conversation.
+def rows_with_places(run: Path) -> Iterator[tuple[Place, dict[str, Any]]]:
+    """Every whole line of a run and where it is, one at a time, in the order in which they were written by shard.
 
-    Passes over and raises as `read_rows`; damage inside of a conversation is not seen.
+    What follows a shard's last whole row (a torn line, zeros after a power failure) is passed over. Raises
+    ConfigurationError for a broken line between whole ones and for rows of a newer format.
     """
+    return _placed(run, json.loads)
+
+
+def row_heads(run: Path) -> Iterator[tuple[Place, dict[str, Any]]]:
+    """As `rows_with_places`, with at least the fields before `prompt`; damage inside of a conversation is not seen."""
     return _placed(run, _head)
 
 
@@ -187,11 +193,6 @@ def _head(line: bytes) -> Any:
 
 
 def _placed(run: Path, parse: Callable[[bytes], Any]) -> Iterator[tuple[Place, dict[str, Any]]]:
-    """The whole lines by shard, as they were written.
-
-    What follows a shard's last whole row (a torn line, zeros after a power failure) is passed over. Raises
-    ConfigurationError for a broken line between whole ones and for rows of a newer format.
-    """
     for shard in sorted(run.glob("rollouts-*.jsonl")):
         offset, broken = 0, None
         with shard.open("rb") as lines:
