@@ -78,14 +78,14 @@ def rollout_of_item(item: pytest.Item) -> Rollout:
     session = item.config.stash[session_key]
     began = time.monotonic()
     try:
-        if session.replays is not None and (replayed := session.replays.take(item)) is not None:
-            item.stash[waited_key] = time.monotonic() - began
-            item.stash[rollout_key] = replayed
-            describe(item, replayed)
-            return replayed
-        handle = session.submit(item)
-        session.pump()
-        with clock_paused():
+        with clock_paused():  # the first one makes the run directory and loads the engine
+            if session.replays is not None and (replayed := session.replays.take(item)) is not None:
+                item.stash[waited_key] = time.monotonic() - began
+                item.stash[rollout_key] = replayed
+                describe(item, replayed)
+                return replayed
+            handle = session.submit(item)
+            session.pump()
             session.engine.wait_for(handle, progress(item.config))
         open_rollout = handle.gate.rollout if handle.gate is not None and handle.open else None
         rollout = open_rollout or handle.done.result()
