@@ -8,7 +8,7 @@ asked for, the agent has stopped and the sandbox lives until the body is done.
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import pytest
 
@@ -90,14 +90,23 @@ def rollout_of_item(item: pytest.Item) -> Rollout:
         open_rollout = handle.gate.rollout if handle.gate is not None and handle.open else None
         rollout = open_rollout or handle.done.result()
     except RunAborted as error:
-        pytest.exit(f"rollouts were cancelled: {error}", returncode=pytest.ExitCode.INTERRUPTED)
+        _end_run(item, f"rollouts were cancelled: {error}")
     except HermesError as error:
         raise RolloutInvalid(str(error)) from None
     item.stash[waited_key] = time.monotonic() - began
     item.stash[rollout_key] = rollout
     describe(item, rollout)
     if rollout.cause == "cancelled" and session.engine.aborted:
-        pytest.exit(f"rollouts were cancelled: {session.engine.aborted}", returncode=pytest.ExitCode.INTERRUPTED)
+        _end_run(item, f"rollouts were cancelled: {session.engine.aborted}")
     if rollout.outcome == "invalid" and open_rollout is None:
         raise RolloutInvalid(rollout.explain())
     return rollout
+
+
+def _end_run(item: pytest.Item, reason: str) -> NoReturn:
+    """Run nothing more in this process. A worker of xdist that exits is reported as a crash of its item, so there the
+    item is skipped and the worker's loop asked to end."""
+    if not item.config.stash[session_key].on_worker:
+        pytest.exit(reason, returncode=pytest.ExitCode.INTERRUPTED)
+    item.session.shouldstop = reason
+    pytest.skip(reason)

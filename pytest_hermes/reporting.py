@@ -144,7 +144,8 @@ def _finish_phase(item: pytest.Item, call: pytest.CallInfo[Any], report: pytest.
         pass  # its body did not run
     elif report.when == "call" and report.outcome != "skipped" and report.passed != rollout.passed:
         if report.failed:
-            rollout.outcome, rollout.cause, rollout.error = "failed", "test_body", f"{type(error).__name__}: {error}"
+            why = f"{type(error).__name__}: {error}" if error is not None else str(report.longrepr)  # XPASS(strict)
+            rollout.outcome, rollout.cause, rollout.error = "failed", "test_body", why
         else:  # the body is the judge: check(0.4) at a reward of 0.5, say
             rollout.outcome = "passed"
             rollout.cause = None if rollout.cause == "reward_below_threshold" else rollout.cause

@@ -340,3 +340,22 @@ def test_module_fixtures_are_set_up_before_rollouts_start(bench):
     )
     bench.pytester.makeini("[pytest]\npythonpath = .\nasyncio_default_fixture_loop_scope = function\n")
     bench.run("--hermes-agent=watcher:Watcher", model=None).result.assert_outcomes(passed=6)
+
+
+def test_a_strict_xfail_that_passes_says_so_in_its_row(bench, processes):
+    bench.write(
+        body="""
+        import pytest
+
+        benchmark = Benchmark("bench", tasks=[write("a", "x")], verify=verify)
+
+        @pytest.mark.xfail(strict=True, reason="known")
+        @benchmark.parametrize
+        def test_task(rollout): rollout.check()
+        """
+    )
+    run = bench.run(*processes)
+    run.result.assert_outcomes(failed=1)
+    row = run.rows["test_task[a]"]
+    assert (row["outcome"], row["cause"], row["reward"]) == ("failed", "test_body", 1.0)
+    assert "XPASS(strict)" in row["error"]
