@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import base64
 import binascii
+import contextlib
 import gzip
 import io
 import stat
 import tarfile
 import tempfile
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import PurePosixPath
 from typing import IO
 
@@ -28,12 +29,23 @@ MAX_FILES = 100_000
 MAX_HEADERS = 2 * MAX_FILES
 IN_MEMORY_BYTES = 16 << 20
 CHUNK_BYTES = 1 << 20
+SMALLEST_STEP = 1 << 10
+MAX_PARTS = 100_000
+MAX_EXTENSION_BYTES = 1 << 20
+EXTENSIONS = (
+    tarfile.GNUTYPE_LONGNAME,
+    tarfile.GNUTYPE_LONGLINK,
+    tarfile.XHDTYPE,
+    tarfile.XGLTYPE,
+    tarfile.SOLARIS_XHDTYPE,
+)
+"""Kinds of members that are more headers of the next one, read into memory as a whole."""
 GZIP_MAGIC = b"\x1f\x8b"
 
 
 def decoded(value: object, what: str) -> bytes | None:
     """The bytes of an archive column: base64 text or raw bytes; None where the row has none. Raises TaskError."""
-    if value is None or value == "" or value == b"":
+    if value is None or value == "" or value == b"" or value != value:  # NaN stands for nothing
         return None
     if isinstance(value, bytes):
         return value
@@ -52,7 +64,7 @@ def entries_of(packed: bytes, what: str, *, max_bytes: int = MAX_BYTES, max_file
     headers = 0
     with _expanded(packed, what, max_bytes) as archive:
         try:
-            with unpacking.opened(archive) as tar:
+            with _opened(archive) as tar:
                 for member in unpacking.members(archive, tar):
                     headers += 1
                     if headers > 2 * max_files:
@@ -118,13 +130,19 @@ def _expanded(packed: bytes, what: str, max_bytes: int) -> IO[bytes]:
 
 
 def _inflate(packed: bytes, plain: IO[bytes], what: str, most: int, max_bytes: int) -> None:
-    rest, size = packed, 0
-    while rest.startswith(GZIP_MAGIC):  # a gzip file may be several, one after the other
+    source, at, size, parts = memoryview(packed), 0, 0, 0
+    while source[at : at + len(GZIP_MAGIC)] == GZIP_MAGIC:  # a gzip file may be several, one after the other
+        parts += 1
+        if parts > MAX_PARTS:
+            raise TaskError(f"{what} is a gzip file of more than {MAX_PARTS:,} parts")
         stream = zlib.decompressobj(wbits=31)
+        step = SMALLEST_STEP  # what is given and not used is copied, so little is given to a part that may be short
         try:
-            while rest and not stream.eof:
-                chunk = stream.decompress(rest, CHUNK_BYTES)
-                rest = stream.unconsumed_tail
+            while at < len(source) and not stream.eof:
+                given = source[at : at + step]
+                chunk = stream.decompress(given, CHUNK_BYTES)
+                at += len(given) - len(stream.unconsumed_tail) - len(stream.unused_data)
+                step = min(2 * step, CHUNK_BYTES)
                 size += len(chunk)
                 if size > most:
                     raise TaskError(f"{what} expands to more than {max_bytes:,} bytes")
@@ -133,7 +151,33 @@ def _inflate(packed: bytes, plain: IO[bytes], what: str, most: int, max_bytes: i
             raise TaskError(f"{what} is not a tar.gz: {error}") from error
         if not stream.eof:
             raise TaskError(f"{what} is cut off")
-        rest = stream.unused_data
+
+
+@contextlib.contextmanager
+def _opened(archive: IO[bytes]) -> Iterator[tarfile.TarFile]:
+    """The archive. Headers that `tarfile` would expand in memory are refused: a few kilobytes ask for any amount."""
+    left = MAX_HEADERS * tarfile.BLOCKSIZE
+
+    class Member(unpacking._Member):
+        def _proc_member(self, tar: tarfile.TarFile) -> tarfile.TarInfo:
+            nonlocal left
+            if self.type == tarfile.GNUTYPE_SPARSE:
+                raise tarfile.ReadError("a sparse file")
+            if self.type in EXTENSIONS:
+                left -= self.size
+                if self.size > MAX_EXTENSION_BYTES or left < 0:
+                    raise tarfile.ReadError(f"a header of {self.size:,} bytes")
+            return super()._proc_member(tar)  # type: ignore[misc,no-any-return]
+
+        def _proc_gnusparse_10(self, *_: object) -> None:
+            raise tarfile.ReadError("a sparse file")
+
+    try:
+        tar = tarfile.open(fileobj=archive, mode="r:", tarinfo=Member)  # noqa: SIM115 - closed below
+    except unpacking.DAMAGE as error:
+        raise TransferError(f"not a tar archive, or a damaged one: {error}") from error
+    with tar:
+        yield tar
 
 
 def _safe_name(name: str, what: str) -> str:

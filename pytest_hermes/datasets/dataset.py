@@ -62,10 +62,10 @@ class Dataset:
             return load_tasks(source.path, settings), Provenance(str(source.path))
         store = Store()
         if isinstance(source, RegistrySource):
-            tasks, name = registry_tasks(source, settings, store)
+            tasks, name = registry_tasks(source, settings, store, run_id)
             return tasks, Provenance(name)
         index, note = (
-            _hub_index(source, store, run_id) if isinstance(source, HubSource) else _table_index(source, store)
+            _hub_index(source, store, run_id) if isinstance(source, HubSource) else _table_index(source, store, run_id)
         )
         made = [task_of(entry, settings, index["source"], store) for entry in index["tasks"]]
         return made, Provenance(index["name"], index["commit"], index["split"], note)
@@ -76,14 +76,14 @@ def rows(source: str, *, revision: str | None = None, split: str = "train") -> D
     return Dataset(source, revision=revision, split=split)
 
 
-def _table_index(source: TableSource, store: Store) -> tuple[Mapping[str, Any], None]:
+def _table_index(source: TableSource, store: Store, run_id: str) -> tuple[Mapping[str, Any], None]:
     try:
         key = indexing.table_key(source.path)
     except OSError as error:
         raise ConfigurationError(f"{source.path}: cannot be read ({error.strerror})") from error
     if (index := store.read_index(key)) is not None:
         return index, None
-    with store.locked(key):
+    with store.once(key, run_id):
         if (index := store.read_index(key)) is not None:
             return index, None
         answer = indexing.ask({"kind": "table", "name": str(source.path), "cache": str(store.root)})
@@ -96,7 +96,7 @@ def _hub_index(source: HubSource, store: Store, run_id: str) -> tuple[Mapping[st
         if index is not None:
             return index, None
     known = key_of(source.name, source.revision, source.split)
-    with store.locked(known):
+    with store.once(known, run_id):
         remembered: dict[str, Any] = store.read("revisions", known) or {}
         commits: dict[str, str] = dict(remembered.get("commits") or {})
         if run_id and run_id in commits:

@@ -58,9 +58,9 @@ def _missing(directory: Path) -> str:
 class TaskDirectory:
     """`TaskParts` of a directory."""
 
-    def __init__(self, folder: Path, source: str | None = None) -> None:
+    def __init__(self, folder: Path, source: str | None = None, *, name: str | None = None) -> None:
         self.folder = folder
-        self.id = folder.name
+        self.id = name or folder.name
         self.source = source or str(folder)
 
     def toml(self) -> dict[str, Any]:
@@ -71,7 +71,7 @@ class TaskDirectory:
             raise TaskError(f"{path} is missing") from None
         except (OSError, UnicodeDecodeError) as error:
             raise TaskError(f"{path} cannot be read ({error})") from error
-        except tomllib.TOMLDecodeError as error:
+        except (ValueError, RecursionError) as error:
             raise TaskError(f"{path} is not TOML: {error}") from error
 
     def instruction(self) -> str:

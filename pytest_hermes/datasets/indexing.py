@@ -11,17 +11,22 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from pytest_hermes.datasets.rows import check_columns, entry_of
+from pytest_hermes.datasets.rows import check_columns, entry_of, refuse
 from pytest_hermes.datasets.store import INDEX_FORMAT, Store, key_of
 from pytest_hermes.errors import ConfigurationError
 
 NEEDS_HUB = "pip install 'pytest-hermes[hub]'"
 TAIL_CHARS = 600
+HUB_SECONDS = 30.0
+"""How long one read of an answer may take; the library asks again a few times."""
+ROWS_UNTIL_SURE = 100
+"""So many rows without a column mean that the data set has no such column."""
 PROGRAM = f"""\
 import os, sys
 given = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path in sys.path]
@@ -50,9 +55,10 @@ def ask(request: Mapping[str, Any]) -> dict[str, Any]:
     try:
         answer = json.loads(output.splitlines()[-1])
     except (IndexError, ValueError):
-        raise ConfigurationError(
-            f"{request['name']}: the process that reads it ended with status {process.returncode}: {log[-TAIL_CHARS:]}"
-        ) from None
+        ended = process.returncode
+        how = f"was killed (signal {-ended})" if ended < 0 else f"ended with status {ended}"
+        tail = f": {log[-TAIL_CHARS:]}" if log.strip() else ""
+        raise ConfigurationError(f"{request['name']}: the process that reads it {how}{tail}") from None
     if "error" in answer:
         raise ConfigurationError(str(answer["error"]))
     return dict(answer)
@@ -66,6 +72,8 @@ def main() -> int:
         answer = _hub(request, store) if request["kind"] == "hub" else _table(request, store)
     except ConfigurationError as error:
         answer = {"error": str(error)}
+    except Exception as error:  # noqa: BLE001 - whatever the libraries raise, people want to know which data set
+        answer = {"error": f"{request['name']}: {_reason(error)} ({type(error).__name__})"}
     print(json.dumps(answer))
     return 0
 
@@ -77,14 +85,39 @@ def hub_key(name: str, commit: str, split: str) -> str:
 
 def build(rows: Iterable[Mapping[str, Any]], source: str, key: str, store: Store, **more: Any) -> None:
     """Write the index of these rows. Raises ConfigurationError where they are not tasks."""
-    tasks = []
+    tasks: list[dict[str, Any]] = []
+    columns: dict[str, None] = {}
     for number, row in enumerate(rows, 1):
-        if number == 1:
-            check_columns(row, source)
-        tasks.append(entry_of(row, number, store))
+        columns.update(dict.fromkeys(row))
+        if number == ROWS_UNTIL_SURE:
+            check_columns(columns, source)
+        try:
+            tasks.append(entry_of(row, number, store))
+        except OSError as error:
+            raise ConfigurationError(
+                f"{source}: its archives are unpacked in {tempfile.gettempdir()} to be checked, which cannot be written"
+                f" ({error.strerror or error}). Choose another place with the variable TMPDIR"
+            ) from error
     if not tasks:
         raise ConfigurationError(f"{source}: the data set has no row")
+    check_columns(columns, source)
+    _name(tasks)
     store.write("indexes", key, {"format": INDEX_FORMAT, "source": source, "made": time.time(), **more, "tasks": tasks})
+
+
+def _name(tasks: list[dict[str, Any]]) -> None:
+    """Give the rows without a name, and those whose name an earlier one has, a name of their own."""
+    rows: dict[str, int] = {}
+    for number, task in enumerate(tasks, 1):
+        name = task["id"]
+        if name and rows.setdefault(name, number) != number:
+            refuse(task, f"row {number}: task_name {name!r:.80} is row {rows[name]}'s too")
+            task["id"] = ""
+    for number, task in enumerate(tasks, 1):
+        if not task["id"]:
+            task["id"] = f"row-{number}"
+            while rows.setdefault(task["id"], number) != number:
+                task["id"] = f"nameless-{task['id']}"
 
 
 # -- the hub -------------------------------------------------------------------------------------------
@@ -99,6 +132,7 @@ def _hub(request: Mapping[str, Any], store: Store) -> dict[str, Any]:
         raise ConfigurationError(f"{name}: a data set of the hub needs {error.name}: {NEEDS_HUB}") from error
     from huggingface_hub import errors
 
+    _limit_waiting(huggingface_hub)
     transport: type[Exception] = errors.HTTPError  # type: ignore[attr-defined]  # of the HTTP library it uses
     note = None
     try:
@@ -113,7 +147,9 @@ def _hub(request: Mapping[str, Any], store: Store) -> dict[str, Any]:
         raise ConfigurationError(
             f"{name}: the hub has no such data set, or it is private and HF_TOKEN is not of somebody who may read it"
         ) from error
-    except (transport, OSError) as error:
+    except errors.HFValidationError as error:
+        raise ConfigurationError(f"{name}: no name of a data set ({_reason(error)})") from error
+    except (transport, OSError, ValueError) as error:  # ValueError: an answer that is not the hub's, a proxy's say
         known = (store.read("revisions", key_of(name, revision, split)) or {}).get("commits") or {}
         if not known:
             raise ConfigurationError(
@@ -133,8 +169,22 @@ def _hub_rows(datasets: Any, name: str, commit: str, split: str) -> Iterator[Map
     datasets.disable_progress_bars()
     try:
         yield from datasets.load_dataset(name, split=split, revision=commit)
-    except (ValueError, OSError, datasets.exceptions.DatasetsError) as error:
+    except Exception as error:  # it lets through what the HTTP library and every reader of files raise
         raise ConfigurationError(f"{name}@{commit[:12]}, split {split}: {_reason(error)}") from error
+
+
+def _limit_waiting(hub: Any) -> None:
+    """The library's own client waits for ever for a hub that has stopped answering."""
+    if (choose := getattr(hub, "set_client_factory", None)) is None:
+        return  # older ones, on requests: there the calls have their own limits
+    from huggingface_hub.utils import _http
+
+    def client() -> Any:
+        made = _http.default_client_factory()  # type: ignore[attr-defined,unused-ignore]
+        made.timeout = HUB_SECONDS
+        return made
+
+    choose(client)
 
 
 def _reason(error: BaseException) -> str:

@@ -13,9 +13,9 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-import math
 import tomllib
 from collections.abc import Mapping
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +49,7 @@ COLUMNS = {
 }
 """Column -> field of task.toml that it says. The second of two columns for one field is the older spelling's."""
 TEXTS = ("task_toml", "test_sh")
+KINDS = ((bool, "a truth value"), (int | float | Decimal, "a number"), (list | tuple, "a list"), (Mapping, "a table"))
 
 
 def check_columns(columns: Mapping[str, Any], where: str) -> None:
@@ -65,35 +66,69 @@ def check_columns(columns: Mapping[str, Any], where: str) -> None:
 def entry_of(row: Mapping[str, Any], number: int, store: Store) -> dict[str, Any]:
     """The index's entry of a row; its archives are checked and kept in `store`. What is wrong is the entry's `error`.
 
-    `number` counts rows from 1, for a row without a usable name.
+    `number` counts rows from 1. The id of a row without a usable name is "".
     """
-    name = row.get("task_name")
-    entry: dict[str, Any] = {"id": name, "columns": {}, "trees": {}, "error": None}
-    try:
-        if not isinstance(name, str) or not name.strip() or not name.isprintable():
-            entry["id"] = f"row-{number}"
-            raise TaskError(f"row {number}: task_name is {name!r:.80}, not a name")
-        for column in ("instruction", *TEXTS, *COLUMNS):
-            if (value := _plain(row.get(column))) is not None:
+    entry: dict[str, Any] = {"id": "", "columns": {}, "trees": {}, "error": None}
+    problems = []
+    for column in ("task_name", "instruction", *TEXTS, *COLUMNS):
+        try:
+            if (value := _plain(row.get(column), column)) is not None:
                 entry["columns"][column] = value
-        for tree, column in TREES.items():
-            entry["trees"][tree] = _kept(row, column, store)
-        _add_test_script(entry["trees"]["tests"], entry["columns"].get("test_sh"), store)
-    except TaskError as error:
-        entry["error"] = str(error)
-        entry["trees"] = {}
+        except TaskError as error:
+            if column != "task_name":
+                problems.append(str(error))
+    name = entry["columns"].pop("task_name", None)
+    if isinstance(name, str) and name.strip() and name.isprintable():
+        entry["id"] = name
+    else:
+        problems.insert(0, f"row {number}: task_name is {_shown(row.get('task_name'))}, not a name")
+    if not problems:
+        try:
+            for tree, column in TREES.items():
+                entry["trees"][tree] = _kept(row, column, store)
+            _add_test_script(entry["trees"]["tests"], entry["columns"].get("test_sh"), store)
+        except TaskError as error:
+            problems.append(str(error))
+    if problems:
+        refuse(entry, "; ".join(problems))
     return entry
 
 
-def _plain(value: Any) -> Any:
-    """A column's value as JSON holds it; None for what stands for nothing: null, "", NaN."""
-    if isinstance(value, float) and math.isnan(value):
+def refuse(entry: dict[str, Any], reason: str) -> None:
+    """Make an entry that of a broken task."""
+    entry["error"] = reason
+    entry["trees"] = {}
+
+
+def _shown(value: Any) -> str:
+    return f"{value!r:.80}" if isinstance(value, str | bytes) or _kind_of(value) == "a number" else _kind_of(value)
+
+
+def _kind_of(value: Any) -> str:
+    if value is None:
+        return "nothing"
+    return next((name for kind, name in KINDS if isinstance(value, kind)), f"a {type(value).__name__}")
+
+
+def _plain(value: Any, column: str) -> Any:
+    """A column's value as JSON holds it; None for what stands for nothing: null, "", NaN. Raises TaskError."""
+    if isinstance(value, bytes):
+        value = value.decode(errors="surrogateescape")  # what is not UTF-8 is found below
+    if value is None or value == "" or value != value:
         return None
-    if value is None or value == "" or isinstance(value, bool | int | float | str):
-        return None if value == "" else value
+    if isinstance(value, Decimal):
+        value = int(value) if value == value.to_integral_value() else float(value)
+    if isinstance(value, Mapping) or (not isinstance(value, str) and column in ("instruction", *TEXTS)):
+        raise TaskError(f"column {column} is {_kind_of(value)}, not a {'value' if column in COLUMNS else 'text'}")
     if isinstance(value, list | tuple):
-        return [str(part) for part in value]
-    return str(value)
+        value = [str(part) for part in value]
+    elif not isinstance(value, bool | int | float | str):
+        value = str(value)
+    try:
+        "".join(value if isinstance(value, list) else [str(value)]).encode()
+    except UnicodeEncodeError as error:
+        raise TaskError(f"column {column} is not Unicode text ({error.reason})") from error
+    return value
 
 
 def _kept(row: Mapping[str, Any], column: str, store: Store) -> dict[str, Any]:
@@ -101,6 +136,8 @@ def _kept(row: Mapping[str, Any], column: str, store: Store) -> dict[str, Any]:
     if packed is None:
         return {"blob": None, "digest": StoredFiles(None).computed_digest(), "names": []}
     entries = archives.entries_of(packed, f"column {column}")
+    if column == TREES["tests"] and row.get("test_sh") and any(name.startswith("test.sh/") for name, _, _ in entries):
+        raise TaskError(f"column {column}: 'test.sh' is a directory, and column test_sh holds the file")
     blob = store.add_blob(packed)
     files = _Listed(entries)
     top = sorted({name for name, _, _ in entries if "/" not in name})
@@ -198,7 +235,7 @@ class _Row:
         text = self._columns.get("task_toml")
         try:
             fields = tomllib.loads(text) if isinstance(text, str) else {}
-        except tomllib.TOMLDecodeError as error:
+        except (ValueError, RecursionError) as error:
             raise TaskError(f"column task_toml is not TOML: {error}") from error
         said = set()
         for column, field in COLUMNS.items():
@@ -258,4 +295,6 @@ def _tags(value: Any) -> Any:
         found = json.loads(value)
     except ValueError:
         found = None
+    except RecursionError as error:
+        raise TaskError("column tags is nested too deeply") from error
     return found if isinstance(found, list) else [part.strip() for part in value.split(",") if part.strip()]

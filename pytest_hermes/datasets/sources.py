@@ -59,10 +59,10 @@ Source = HubSource | TableSource | DirectorySource | RegistrySource
 
 def parse_source(text: str, *, revision: str | None = None, split: str = "train") -> Source:
     """The source that a text names. Raises ConfigurationError for one that is nothing of these, or not there."""
-    name, _, fragment = text.partition("#")
-    path = Path(name).expanduser()
+    name, _, fragment = text.rpartition("#") if "#" in text and not _exists(Path(text)) else (text, "", "")
+    path = _expanded(name)
     looks_like_path = name.startswith((".", "/", "~")) or path.suffix in (*TABLES, ".json")
-    if not looks_like_path and not path.exists():
+    if not looks_like_path and not _exists(path):
         name, _, at = text.partition("@")
         if HUB_NAME.fullmatch(name) is None:
             raise ConfigurationError(
@@ -72,10 +72,10 @@ def parse_source(text: str, *, revision: str | None = None, split: str = "train"
         if at and revision and at != revision:
             raise ConfigurationError(f"--hermes-dataset {text!r}: env.dataset_revision says {revision!r}. Give one")
         return HubSource(name, at or revision or "main", split)
+    if not _exists(path):
+        raise ConfigurationError(f"--hermes-dataset {name}: there is no such file or directory{_near(path)}")
     if path.is_dir():
         return DirectorySource(path)
-    if not path.exists():
-        raise ConfigurationError(f"--hermes-dataset {name}: there is no such file or directory{_near(path)}")
     if path.suffix in TABLES:
         return TableSource(path)
     if path.suffix == ".json":
@@ -86,8 +86,24 @@ def parse_source(text: str, *, revision: str | None = None, split: str = "train"
     )
 
 
+def _expanded(name: str) -> Path:
+    try:
+        return Path(name).expanduser()
+    except RuntimeError:  # nobody of this name
+        return Path(name)
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except (OSError, ValueError):  # too long a name, or one with a NUL
+        return False
+
+
 def _near(path: Path) -> str:
-    folder = path.parent
-    names = [entry.name for entry in folder.iterdir()] if folder.is_dir() else []
+    try:
+        names = [entry.name for entry in path.parent.iterdir()]
+    except (OSError, ValueError):
+        names = []
     found = hint(path.name, names) if names else ""
     return found if "Did you mean" in found else ""

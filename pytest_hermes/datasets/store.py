@@ -4,6 +4,7 @@
         blobs/<sha256[:2]>/<sha256>    archives of rows, as they came
         indexes/<key>.json             what is needed to make tasks of a data set without its archives
         revisions/<key>.json           which commit a moving revision (a branch) meant to which run
+        failures/<key>.json            what the last run that could not get it was told
         git/<url>/<commit>/            checkouts of Harbor registries' tasks
 
 Files are written under another name and renamed, so a reader needs no lock; who makes something holds `locked(name)`,
@@ -24,6 +25,8 @@ from typing import Any
 from pytest_hermes.errors import ConfigurationError
 
 INDEX_FORMAT = 1
+TREES = {"environment", "tests", "solution"}
+TREE = {"blob", "digest", "names"}
 VARIABLE = "PYTEST_HERMES_CACHE"
 
 
@@ -32,7 +35,12 @@ def cache_directory() -> Path:
     if given := os.environ.get(VARIABLE):
         return Path(given).absolute()
     base = os.environ.get("XDG_CACHE_HOME")
-    return Path(base) / "pytest-hermes" if base else Path.home() / ".cache" / "pytest-hermes"
+    try:
+        return Path(base) / "pytest-hermes" if base else Path.home() / ".cache" / "pytest-hermes"
+    except RuntimeError as error:
+        raise ConfigurationError(
+            f"cache of data sets: there is no home directory for it. Choose a place with the variable {VARIABLE}"
+        ) from error
 
 
 class Store:
@@ -44,7 +52,7 @@ class Store:
     @contextlib.contextmanager
     def locked(self, name: str) -> Iterator[None]:
         """Hold the lock of this name; waits for whoever has it."""
-        with self._writing():
+        with self.writing():
             folder = self.root / "locks"
             folder.mkdir(parents=True, exist_ok=True)
             descriptor = os.open(folder / f"{name}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -53,6 +61,22 @@ class Store:
             yield
         finally:
             os.close(descriptor)
+
+    @contextlib.contextmanager
+    def once(self, name: str, run_id: str) -> Iterator[None]:
+        """Hold the lock of this name. A ConfigurationError is raised again in the other processes of the run, at once:
+        each would wait as long, and one that had better luck would collect what the others do not."""
+        with self.locked(name):
+            failed = self.read("failures", name) if run_id else None
+            if failed and failed.get("run") == run_id:
+                raise ConfigurationError(str(failed.get("said")))
+            try:
+                yield
+            except ConfigurationError as error:
+                if run_id:
+                    with contextlib.suppress(ConfigurationError):
+                        self.write("failures", name, {"run": run_id, "said": str(error)})
+                raise
 
     # -- archives --------------------------------------------------------------------------------------
 
@@ -73,7 +97,7 @@ class Store:
     def read_index(self, key: str) -> dict[str, Any] | None:
         """A data set's index; None if there is none, or if an archive that it names is gone."""
         index = self.read("indexes", key)
-        if index is None or index.get("format") != INDEX_FORMAT:
+        if index is None or not _is_index(index):
             return None
         needed = {tree["blob"] for task in index["tasks"] for tree in task["trees"].values() if tree["blob"]}
         return index if all(self.blob(sha256).is_file() for sha256 in needed) else None
@@ -82,7 +106,7 @@ class Store:
         """A JSON file of the cache; None if it is not there or cannot be read as such."""
         try:
             found = json.loads((self.root / kind / f"{key}.json").read_bytes())
-        except (OSError, ValueError):
+        except (OSError, ValueError, RecursionError):
             return None
         return found if isinstance(found, dict) else None
 
@@ -97,7 +121,7 @@ class Store:
         return sorted(found, key=lambda index: (index["source"], index["made"]))
 
     def _write(self, path: Path, content: bytes) -> None:
-        with self._writing():
+        with self.writing():
             path.parent.mkdir(parents=True, exist_ok=True)
             partial = path.with_name(f".{path.name}.{os.getpid()}")
             try:
@@ -107,7 +131,8 @@ class Store:
                 partial.unlink(missing_ok=True)
 
     @contextlib.contextmanager
-    def _writing(self) -> Iterator[None]:
+    def writing(self) -> Iterator[None]:
+        """What the file system says against it is a ConfigurationError."""
         try:
             yield
         except OSError as error:
@@ -115,6 +140,32 @@ class Store:
                 f"cache of data sets {self.root}: cannot be written ({error.strerror}). Choose another place with"
                 f" the variable {VARIABLE}"
             ) from error
+
+
+def _is_index(found: dict[str, Any]) -> bool:
+    """Whether this is an index that this version wrote."""
+    tasks = found.get("tasks")
+    return (
+        found.get("format") == INDEX_FORMAT
+        and all(isinstance(found.get(name), str) for name in ("source", "name"))
+        and isinstance(found.get("made"), int | float)
+        and {"commit", "split"} <= found.keys()
+        and isinstance(tasks, list)
+        and len(tasks) > 0
+        and all(isinstance(task, dict) and _is_entry(task) for task in tasks)
+    )
+
+
+def _is_entry(task: dict[str, Any]) -> bool:
+    trees = task.get("trees")
+    return (
+        isinstance(task.get("id"), str)
+        and isinstance(task.get("columns"), dict)
+        and "error" in task
+        and isinstance(trees, dict)
+        and (bool(task["error"]) or trees.keys() == TREES)
+        and all(isinstance(tree, dict) and tree.keys() == TREE for tree in trees.values())
+    )
 
 
 def key_of(*parts: object) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import re
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -68,7 +69,7 @@ class Table:
         value = self.take(key)
         if value is None:
             return None
-        if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
+        if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max:
             if value > 0 or (zero and value == 0):
                 return float(value)
             self.wrong(key, "0 or more" if zero else "above 0")
@@ -90,10 +91,11 @@ class Table:
         if new is not None or old is None:
             return new
         match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT])(?:i?B)?\s*", old, re.I) if isinstance(old, str) else None
-        if match is None or float(match[1]) == 0:
+        size = float(match[1]) * UNITS_MB[match[2].upper()] if match else 0.0
+        if not 0 < size < math.inf:
             self.wrong(old_key, 'a size such as "512M" or "2G"')
             return None
-        return math.ceil(float(match[1]) * UNITS_MB[match[2].upper()])
+        return math.ceil(size)
 
     def texts(self, key: str) -> tuple[str, ...]:
         """A list of texts; empty if absent."""

@@ -156,7 +156,7 @@ class _Reader:
             environment.unsupported("allowed_hosts", "a network with an allow-list")
         if mode is None:
             return allowed is not False
-        if mode not in NETWORK_MODES:
+        if not isinstance(mode, str) or mode not in NETWORK_MODES:
             environment.unsupported("network_mode", f"{shown(mode)}; known are public and no-network")
             return True
         return NETWORK_MODES[mode]

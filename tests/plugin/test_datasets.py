@@ -132,6 +132,28 @@ def test_mistakes_are_one_line_at_collection(
     assert result.ret != 0 and "Traceback" not in result.stdout.str()
 
 
+def test_a_hub_that_fails_after_it_was_asked_fails_all_workers_with_one_line(
+    pytester: pytest.Pytester, hub: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refusal = {"X-Error-Code": "GatedRepo", "X-Error-Message": "not for you"}
+    monkeypatch.setattr("doubles.hub._Handler._file", lambda self, parts: self._send({}, 403, refusal))
+    target = str(ROOT / "benchmarks" / "terminalbench_2")
+    result = pytester.runpytest_subprocess(target, "-n", "3", "--hermes-agent=nop", "-p", "no:cacheprovider")
+    result.stdout.fnmatch_lines([f"{NAME}@*, split train: *gated*"])
+    assert result.ret != 0 and revisions(hub) == 1
+    text = result.stdout.str()
+    assert "Traceback" not in text and "Different tests were collected" not in text
+
+
+def test_an_answer_that_is_not_the_hub_s_is_a_hub_that_cannot_be_reached(
+    pytester: pytest.Pytester, hub: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("doubles.hub._Handler._api", lambda self, *_: self._send(b"<html>log in first</html>"))
+    result = collect(pytester)
+    result.stdout.fnmatch_lines([f"{NAME}: the hub cannot be reached (*) and main of it is not in the cache*"])
+    assert "Traceback" not in result.stdout.str()
+
+
 def test_local_sources_of_the_benchmark(pytester: pytest.Pytester, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setenv("PYTEST_HERMES_CACHE", str(tmp_path / "cache"))
     pack([SAMPLES], tmp_path / "rows.jsonl")

@@ -6,6 +6,7 @@ import base64
 import gzip
 import io
 import tarfile
+import time
 
 import pytest
 from hypothesis import given
@@ -56,7 +57,7 @@ def test_members_of_a_gzip_file_in_parts() -> None:
     assert entries_of(gzip.compress(plain[:3000]) + gzip.compress(plain[3000:]), "x") == [("a", 0o644, b"1" * 5000)]
 
 
-@pytest.mark.parametrize("nothing", [None, "", b""])
+@pytest.mark.parametrize("nothing", [None, "", b"", float("nan")])
 def test_no_archive(nothing: object) -> None:
     assert decoded(nothing, "x") is None
 
@@ -117,6 +118,61 @@ def test_a_sparse_member_counts_by_what_it_expands_to() -> None:
         tar.addfile(info, io.BytesIO(b""))
     with pytest.raises(TaskError, match=r"expands to more than|damaged"):
         entries_of(plain.getvalue(), "x")
+
+
+def test_a_gzip_file_in_very_many_parts_takes_no_longer_than_its_size() -> None:
+    plain = archive(("a", {}, b"1"), compress=False)
+    parts = gzip.compress(plain) + gzip.compress(b"") * 60_000
+    started = time.process_time()
+    assert entries_of(parts, "x") == [("a", 0o644, b"1")]
+    assert time.process_time() - started < 1.0
+    with pytest.raises(TaskError, match="x is a gzip file of more than 100,000 parts"):
+        entries_of(gzip.compress(plain) + gzip.compress(b"") * 100_001, "x")
+
+
+def sparse_by_a_map(numbers: int) -> bytes:
+    """A pax 1.0 sparse member whose map has this many numbers; it packs to almost nothing."""
+    plain = io.BytesIO()
+    content = f"{numbers // 2}\n".encode() + b"0\n" * numbers
+    with tarfile.open(fileobj=plain, mode="w", format=tarfile.PAX_FORMAT) as tar:
+        info = tarfile.TarInfo("s")
+        info.size = len(content)
+        sparse = {"major": "1", "minor": "0", "name": "s", "realsize": "10"}
+        info.pax_headers = {f"GNU.sparse.{name}": value for name, value in sparse.items()}
+        tar.addfile(info, io.BytesIO(content))
+    return plain.getvalue()
+
+
+def extended(kind: bytes, size: int) -> bytes:
+    """An archive whose file comes after an extension header of this size."""
+    return archive(("h", {"type": kind}, b"x" * size), ("a", {}, b"1"), compress=False)
+
+
+FORGED = {
+    "a sparse file by its map": sparse_by_a_map(4_000_000),
+    "a long pax header": extended(tarfile.XHDTYPE, 2_000_000),
+    "a long global header": extended(tarfile.XGLTYPE, 2_000_000),
+    "a long name": extended(tarfile.GNUTYPE_LONGNAME, 2_000_000),
+    "an old sparse file": archive(("a", {"type": tarfile.GNUTYPE_SPARSE}, b""), compress=False),
+}
+
+
+@pytest.mark.parametrize("kind", FORGED)
+def test_headers_that_expand_in_memory_are_refused_before_they_do(kind: str, growth) -> None:
+    with growth() as grown, pytest.raises(TaskError, match=r"damaged.*(sparse|header of 2,000,000 bytes)"):
+        entries_of(FORGED[kind], "x")
+    assert grown.mb < 40
+
+
+def test_long_names_by_both_kinds_of_header() -> None:
+    name = "/".join(["n" * 200] * 15)
+    for form in (tarfile.PAX_FORMAT, tarfile.GNU_FORMAT):
+        plain = io.BytesIO()
+        with tarfile.open(fileobj=plain, mode="w", format=form) as tar:
+            info = tarfile.TarInfo(name)
+            info.size = 1
+            tar.addfile(info, io.BytesIO(b"1"))
+        assert entries_of(plain.getvalue(), "x") == [(name, 0o644, b"1")]
 
 
 @pytest.mark.parametrize("value", ["%%%", "abc", 7, [1]])

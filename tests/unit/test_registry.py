@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
+import time
 from pathlib import Path
 from typing import Any
 
@@ -108,6 +109,104 @@ def test_a_path_that_is_no_task_is_a_broken_task(tmp_path: Path, repository: tup
     folder, commit = repository
     broken, fine = load(tmp_path / "r.json", content=[dataset(str(folder), commit, "tasks/nothing", "tasks/fix-git")])
     assert "task.toml is missing" in str(broken.error) and fine.error is None
+
+
+def commit_all(folder: Path) -> str:
+    author = ["-c", "user.name=a", "-c", "user.email=a@example.com"]
+    for arguments in (["add", "."], ["commit", "-qm", "more"]):
+        subprocess.run(["git", "-C", str(folder), *author, *arguments], check=True)
+    return subprocess.check_output(["git", "-C", str(folder), "rev-parse", "HEAD"], text=True).strip()
+
+
+@pytest.mark.parametrize("part", ["", "instruction.md", "task.toml", "environment", "tests", "solution"])
+def test_a_link_out_of_the_repository_is_a_broken_task(tmp_path: Path, repository: tuple[Path, str], part: str) -> None:
+    folder, _ = repository
+    private = tmp_path / "private"
+    shutil.copytree(SAMPLES / "fix-git", private)
+    shutil.copytree(SAMPLES / "fix-git", folder / "tasks" / "linked")
+    link = folder / "tasks" / "linked" / part
+    shutil.rmtree(link) if link.is_dir() else link.unlink()
+    link.symlink_to(private / part)
+    registry = [dataset(str(folder), commit_all(folder), "tasks/linked", "tasks/fix-git")]
+    broken, fine = load(tmp_path / "registry.json", content=registry)
+    assert "is a link out of the repository" in str(broken.error) and fine.error is None
+    assert broken.prompt == ""
+
+
+def test_git_started_by_a_hook_of_another_repository_leaves_that_alone(
+    tmp_path: Path, repository: tuple[Path, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, commit = repository
+    own = tmp_path / "own"
+    subprocess.run(["git", "init", "-q", str(own)], check=True)
+    (own / "work").write_text("mine")
+    head = commit_all(own)
+    (own / "work").write_text("not committed")
+    for name, value in (("GIT_DIR", own / ".git"), ("GIT_WORK_TREE", own), ("GIT_INDEX_FILE", own / ".git" / "index")):
+        monkeypatch.setenv(name, str(value))
+    (task,) = load(tmp_path / "registry.json", content=[dataset(str(folder), commit, "tasks/fix-git")])
+    for name in ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE"):
+        monkeypatch.delenv(name)
+    assert task.error is None
+    assert (own / "work").read_text() == "not committed" and not (own / "tasks").exists()
+    assert subprocess.check_output(["git", "-C", str(own), "rev-parse", "HEAD"], text=True).strip() == head
+
+
+def test_settings_of_git_in_the_environment_hold(
+    tmp_path: Path, repository: tuple[Path, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, commit = repository
+    monkeypatch.setenv("GIT_CONFIG_COUNT", "1")
+    monkeypatch.setenv("GIT_CONFIG_KEY_0", f"url.{folder}.insteadOf")
+    monkeypatch.setenv("GIT_CONFIG_VALUE_0", "https://example.invalid/tasks")
+    registry = [dataset("https://example.invalid/tasks", commit, "tasks/fix-git")]
+    (task,) = load(tmp_path / "registry.json", content=registry)
+    assert task.error is None
+
+
+def test_a_git_that_never_ends_is_given_up(
+    tmp_path: Path, repository: tuple[Path, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "bin" / "git"
+    program.parent.mkdir()
+    program.write_text(f"#!/bin/sh\nsleep 60 &\necho $! > {tmp_path / 'pid'}\nwait\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:/usr/bin:/bin")
+    monkeypatch.setattr("pytest_hermes.datasets.registry.GIT_SECONDS", 0.5)
+    with pytest.raises(ConfigurationError, match="git init did not end in"):
+        load(tmp_path / "registry.json", content=[dataset("https://example.invalid/x", "a" * 40, "t")])
+    state = Path(f"/proc/{(tmp_path / 'pid').read_text().strip()}/stat")
+    deadline = time.monotonic() + 5
+    while state.exists() and ") Z" not in state.read_text() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert not state.exists() or ") Z" in state.read_text()
+
+
+@pytest.mark.parametrize(("url", "shown"), [("https://me:s3cret@example.invalid/x", "https://example.invalid/x")])
+def test_a_password_in_an_address_is_not_shown(tmp_path: Path, monkeypatch, url: str, shown: str) -> None:
+    monkeypatch.setenv("PYTEST_HERMES_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr("pytest_hermes.datasets.registry._git", lambda folder, *_: (folder / "t").mkdir(exist_ok=True))
+    (task,) = load(tmp_path / "registry.json", content=[dataset(url, "a" * 40, "t")])
+    assert task.source == f"{shown}@{'a' * 40}:t" and "s3cret" not in str(task.error)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"git_url": ["x"]}, "has git_url"),
+        ({"git_url": "a\0b"}, "has git_url"),
+        ({"path": "a\0b"}, "path 'a"),
+        ({"path": "a" * 300}, "path 'aaa"),
+    ],
+)
+def test_odd_values_of_a_registry(
+    tmp_path: Path, repository: tuple[Path, str], change: dict[str, Any], said: str
+) -> None:
+    registry = [dataset(str(repository[0]), repository[1], "tasks/fix-git")]
+    registry[0]["tasks"][0] |= change
+    with pytest.raises(ConfigurationError) as caught:
+        load(tmp_path / "registry.json", content=registry)
+    assert said in str(caught.value)
 
 
 @pytest.mark.parametrize("content", ["{", "[", '{"a": 1}', '[{"name": "x"}]', "[3]"])

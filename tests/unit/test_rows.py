@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from test_archives import archive
 
 from pytest_hermes.config import EnvSettings, Settings
 from pytest_hermes.datasets.dataset import rows
 from pytest_hermes.datasets.harbor import load_tasks
+from pytest_hermes.datasets.indexing import ask, build
 from pytest_hermes.datasets.pack import pack, row_of
+from pytest_hermes.datasets.rows import COLUMNS, NEEDED, TEXTS, TREES, entry_of, task_of
+from pytest_hermes.datasets.store import Store
 from pytest_hermes.errors import ConfigurationError, TaskError
 from pytest_hermes.limits import Limits
 from pytest_hermes.task import Task
@@ -144,6 +150,23 @@ def test_image_by_name_unless_it_is_to_be_built(read: Callable[..., list[Task]])
         ({"task_name": ""}, "row 1: task_name is '', not a name"),
         ({"task_name": "a\nb"}, "row 1: task_name is 'a\\nb', not a name"),
         ({"task_name": 3}, "row 1: task_name is 3, not a name"),
+        ({"instruction": 3}, "column instruction is a number, not a text"),
+        ({"instruction": ["a"]}, "column instruction is a list, not a text"),
+        ({"instruction": {"a": "x"}}, "column instruction is a table, not a text"),
+        ({"instruction": "half \ud83d"}, "column instruction is not Unicode text"),
+        ({"test_sh": {"a": "x"}}, "column test_sh is a table, not a text"),
+        ({"test_sh": "half \ud83d"}, "column test_sh is not Unicode text"),
+        ({"task_toml": ["a"]}, "column task_toml is a list, not a text"),
+        ({"task_toml": "a = " + "[" * 20_000}, "column task_toml is not TOML"),
+        ({"task_toml": "a = " + "1" * 5_000}, "column task_toml is not TOML"),
+        ({"docker_image": {"a": 1}}, "column docker_image is a table"),
+        ({"workdir": "/\ud83d"}, "column workdir is not Unicode text"),
+        ({"tags": "[" * 100_000}, "column tags is nested too deeply"),
+        ({"agent_timeout_sec": 10**400}, "field agent.timeout_sec is 1000"),
+        ({"memory_mb": 10**400}, "field environment.memory_mb is 1000"),
+        ({"memory": "9" * 400 + "G"}, "field environment.memory is '999"),
+        ({"network_mode": ["public"]}, "field environment.network_mode is not supported (['public']"),
+        ({"tests_tar": b64(("test.sh/a", {}, b"x"))}, "column tests_tar: 'test.sh' is a directory"),
     ],
 )
 def test_a_broken_row_is_named_and_the_others_go_on(
@@ -152,6 +175,129 @@ def test_a_broken_row_is_named_and_the_others_go_on(
     broken, fine = read({**ROW, **change}, {**ROW, "task_name": "two"})
     assert said.format(path=tmp_path / "rows.jsonl") in str(broken.error)
     assert fine.error is None
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.just(10**400) | st.just("\ud83d"),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=2), inner, max_size=2),
+    max_leaves=3,
+)
+
+
+@given(st.dictionaries(st.sampled_from([*NEEDED, *TEXTS, *COLUMNS, *TREES.values()]), VALUES, max_size=4))
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=200, deadline=None)
+def test_whatever_a_column_holds_the_row_is_a_task_or_a_broken_one(cache: Path, change: dict[str, Any]) -> None:
+    store = Store(cache)
+    entry = json.loads(json.dumps(entry_of({**ROW, **change}, 1, store)))
+    task = task_of(entry, Settings(), "x", store)
+    assert task.error or (task.digest and task.prompt.encode() and task.tests and task.tests.files.tar())
+
+
+def test_a_row_without_a_column_and_one_whose_name_is_taken_are_broken(read: Callable[..., list[Task]]) -> None:
+    bare = {name: value for name, value in ROW.items() if name != "instruction"}
+    found = read(bare, {**ROW, "task_name": "row-4"}, {**ROW, "instruction": "Else."}, {**ROW, "task_name": ""})
+    assert [task.error and task.error.split(": ", 1)[1] for task in found[:2]] == ["column instruction is empty", None]
+    assert found[2].id == "row-3" and "row 3: task_name 'one' is row 1's too" in str(found[2].error)
+    assert "row 4: task_name is ''" in str(found[3].error)
+    assert len({task.id for task in found}) == 4
+
+
+def test_a_broken_row_keeps_its_marks(read: Callable[..., list[Task]]) -> None:
+    (task,) = read({**ROW, "instruction": 3, "difficulty": "hard", "category": "security"})
+    assert task.error and (task.difficulty, task.category) == ("hard", "security")
+
+
+def test_columns_of_other_types_in_parquet(tmp_path: Path) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    tests = archive(("a", {}, b"1"))
+    row = {**ROW, "tests_tar": base64.b64encode(tests).decode(), "agent_timeout_sec": Decimal("900.00"), "cpus": 2}
+    (wanted,) = _of_parquet(tmp_path, pa.Table.from_pylist([{**row, "agent_timeout_sec": 900.0}]), pq)
+    assert wanted.error is None
+    texts = list(ROW)
+    for kind in (pa.binary(), pa.large_string(), pa.dictionary(pa.int32(), pa.string())):
+        given: dict[str, Any] = dict(row)
+        if kind == pa.binary():
+            given |= {name: row[name].encode() for name in texts} | {"tests_tar": tests}
+        schema = pa.schema(
+            [*((name, kind) for name in texts), ("agent_timeout_sec", pa.decimal128(10, 2)), ("cpus", pa.int8())]
+        )
+        (task,) = _of_parquet(tmp_path, pa.Table.from_pylist([given], schema=schema), pq)
+        assert (task.id, task.error, task.digest) == ("one", None, wanted.digest), kind
+
+
+def _of_parquet(folder: Path, table: Any, writer: Any) -> list[Task]:
+    path = folder / f"{table.schema.field(0).type}.parquet"
+    writer.write_table(table, path)
+    return rows(str(path)).load(Settings(), "")[0]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b'{"format":1}',
+        b'{"format":1,"tasks":3}',
+        b'{"format":1,"tasks":[{}]}',
+        b'{"format":1,"tasks":[],"source":"x","name":"x","made":1}',
+        b'{"format":1,"tasks":[{"id":"a","columns":{},"trees":{"tests":{}},"error":null}],"source":"x","name":"x","made":1}',
+        b"[" * 100_000,
+    ],
+)
+def test_an_index_that_is_none_is_made_again(read: Callable[..., list[Task]], cache: Path, content: bytes) -> None:
+    assert read(ROW)[0].error is None
+    (index,) = (cache / "indexes").iterdir()
+    index.write_bytes(content)
+    assert Store().indexes() == []
+    assert read(ROW)[0].error is None
+    assert len(Store().indexes()) == 1
+
+
+def test_no_room_to_unpack_is_not_the_file_s_fault(read: Callable[..., list[Task]], monkeypatch) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("tempfile.SpooledTemporaryFile", full)
+    store = Store()
+    with pytest.raises(ConfigurationError, match=r"archives are unpacked in .*\(No space left on device\).*TMPDIR"):
+        build([{**ROW, "tests_tar": b64(("a", {}, b"1"))}], "rows.jsonl", "key", store)
+
+
+def test_what_failed_once_in_a_run_fails_in_its_other_processes_at_once(tmp_path: Path, monkeypatch) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text("[1]\n")
+    asked = []
+
+    def counted(request: Mapping[str, Any]) -> dict[str, Any]:
+        asked.append(request)
+        return ask(request)
+
+    monkeypatch.setattr("pytest_hermes.datasets.indexing.ask", counted)
+    for run in ("one", "one", "two", "", ""):
+        with pytest.raises(ConfigurationError, match="line 1: a list, not an object"):
+            rows(str(path)).load(Settings(), run)
+    assert len(asked) == 4
+
+
+def test_what_goes_wrong_unforeseen_is_one_sentence(cache: Path, monkeypatch, tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        ask({"kind": "table", "name": str(tmp_path / "a.jsonl\0"), "cache": str(cache)})
+    assert "Traceback" not in str(caught.value) and "\n" not in str(caught.value)
+    assert str(caught.value).endswith("(ValueError)")
+
+
+def test_without_a_home_directory_the_variable_is_named(monkeypatch) -> None:
+    def homeless() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", homeless)
+    monkeypatch.delenv("PYTEST_HERMES_CACHE")
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    with pytest.raises(ConfigurationError, match=r"no home directory.*PYTEST_HERMES_CACHE"):
+        Store()
 
 
 @pytest.mark.parametrize(

@@ -36,6 +36,16 @@ def test_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert parse_source("org/name") == DirectorySource(Path("org/name")), "what is there is a path"
 
 
+def test_a_path_may_hold_a_number_sign(tmp_path: Path) -> None:
+    folder = tmp_path / "a#b"
+    folder.mkdir()
+    for name in ("rows.jsonl", "r.json"):
+        (folder / name).write_text("")
+    assert parse_source(str(folder)) == DirectorySource(folder)
+    assert parse_source(str(folder / "rows.jsonl")) == TableSource(folder / "rows.jsonl")
+    assert parse_source(f"{folder / 'r.json'}#x@1") == RegistrySource(folder / "r.json", "x@1")
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -46,6 +56,10 @@ def test_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             "neither a path that exists nor a data set of the hub (org/name). Did you mean 'rows.parquet'?",
         ),
         ("row.parquet", "there is no such file or directory. Did you mean 'rows.parquet'?"),
+        ("a" * 300, "neither a path that exists nor"),
+        ("./" + "a/" * 3000, "there is no such file or directory"),
+        ("~nobody-of-this-name/x", "there is no such file or directory"),
+        ("a\0b", "neither a path that exists nor"),
         ("a/b/c", "neither a path that exists nor"),
         ("x.txt", "not a file of tasks. Wanted is"),
     ],
