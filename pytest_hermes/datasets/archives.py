@@ -12,6 +12,7 @@ import binascii
 import contextlib
 import gzip
 import io
+import itertools
 import stat
 import tarfile
 import tempfile
@@ -90,10 +91,10 @@ def entries_of(packed: bytes, what: str, *, max_bytes: int = MAX_BYTES, max_file
             raise TaskError(f"{what}: {error}") from error
         except unpacking.DAMAGE as error:
             raise TaskError(f"{what}: the archive is damaged: {error}") from error
-    for name in found:
-        for parent in PurePosixPath(name).parents:
-            if parent.as_posix() in found:
-                raise TaskError(f"{what}: {parent.as_posix()!r} is a file and a directory")
+    ordered = sorted(name.replace("/", "\0") for name in found)  # what is below a name comes right after it
+    for name, after in itertools.pairwise(ordered):
+        if after.startswith(f"{name}\0"):
+            raise TaskError(f"{what}: {name.replace(chr(0), '/')!r} is a file and a directory")
     return sorted(found.values())
 
 
@@ -182,6 +183,9 @@ def _opened(archive: IO[bytes]) -> Iterator[tarfile.TarFile]:
 
 def _safe_name(name: str, what: str) -> str:
     """The name without `./`; "" for the root itself. Raises TaskError for one that leads elsewhere."""
+    size = len(name.encode(errors="surrogateescape"))
+    if size >= unpacking.PATH_MAX:
+        raise TaskError(f"{what}: {name[:80]!r}, {size:,} bytes long, cannot be a file's name")
     path = PurePosixPath(name)
     if path.is_absolute() or ".." in path.parts:
         raise TaskError(f"{what}: {name!r} leads out of the archive's directory")

@@ -93,6 +93,10 @@ def _label(entry: Mapping[str, Any]) -> str:
     return f"{entry['name']}@{version}" if version else str(entry["name"])
 
 
+class _Refused(ConfigurationError):
+    """git ended with an error."""
+
+
 class _FetchedTask(TaskDirectory):
     """A task of a checkout. Its repository is somebody else's: no link of it shows anything of this machine."""
 
@@ -138,12 +142,14 @@ def _checkout(url: str, commit: str, where: str, store: Store, run_id: str) -> P
             return target
         with store.writing():
             target.parent.mkdir(parents=True, exist_ok=True)
+            for left in target.parent.glob(".*"):  # by one that was killed: who makes them holds this lock
+                shutil.rmtree(left, ignore_errors=True)
             folder = Path(tempfile.mkdtemp(dir=target.parent, prefix="."))
         try:
             _git(folder, where, "init", "--quiet")
             try:
                 _git(folder, where, "fetch", "--quiet", "--depth=1", "--", url, commit)
-            except ConfigurationError:  # a server that gives no single commits, or a shortened name
+            except _Refused:  # a server that gives no single commits, or a shortened name
                 _git(folder, where, "fetch", "--quiet", "--tags", "--", url, "+refs/heads/*:refs/remotes/origin/*")
             _git(folder, where, "checkout", "--quiet", "--detach", commit)
             with store.writing():
@@ -187,4 +193,5 @@ def _git(folder: Path, where: str, *arguments: str) -> None:
     if process.returncode:
         lines = said.strip().splitlines() or [f"status {process.returncode}"]
         line = next((line for line in lines if line.startswith(("fatal:", "error:"))), lines[-1])
-        raise ConfigurationError(f"{where}: git {arguments[0]} failed: {PASSWORD.sub('', line)}")
+        told = ". ".join(dict.fromkeys([lines[0], line]))  # the first is that of ssh, say
+        raise _Refused(f"{where}: git {arguments[0]} failed: {PASSWORD.sub('', told)}")

@@ -72,6 +72,8 @@ REFUSED = {
     "a file as directory": (archive(("a", {}, b"x"), ("a/b", {}, b"x")), "'a' is a file and a directory"),
     "a file without a name": (archive((".", {}, b"x")), "is no file's name"),
     "a name too long": (archive(("n" * 300, {}, b"x")), "cannot be a file's name"),
+    "a path too long": (archive(("n/" * 2100 + "n", {}, b"x")), "cannot be a file's name"),
+    "a file as directory, others between": (archive(("a", {}, b"x"), ("a.b", {}, b"x"), ("a/b", {}, b"x")), "'a' is a"),
     "no tar": (gzip.compress(b"hello" * 1000), "not a tar archive"),
     "no gzip": (b"hello", "not a tar archive"),
     "gzip cut off": (archive(("a", {}, bytes(range(256)) * 40))[:-20], "is cut off"),
@@ -162,6 +164,13 @@ def test_headers_that_expand_in_memory_are_refused_before_they_do(kind: str, gro
     with growth() as grown, pytest.raises(TaskError, match=r"damaged.*(sparse|header of 2,000,000 bytes)"):
         entries_of(FORGED[kind], "x")
     assert grown.mb < 40
+
+
+def test_deep_directories_take_no_longer_than_others() -> None:
+    deep = archive(*[(f"{n}" + "/d" * 2000, {}, b"") for n in range(500)])
+    started = time.process_time()
+    assert len(entries_of(deep, "x")) == 500
+    assert time.process_time() - started < 2.0
 
 
 def test_long_names_by_both_kinds_of_header() -> None:

@@ -64,6 +64,17 @@ def test_tasks_of_a_commit(tmp_path: Path, repository: tuple[Path, str]) -> None
     assert [task.digest for task in again] == [task.digest for task in tasks], "from the cache"
 
 
+def test_what_a_killed_fetch_left_is_removed_by_the_next(tmp_path: Path, repository: tuple[Path, str]) -> None:
+    folder, commit = repository
+    registry = [dataset(str(folder), commit, "tasks/fix-git")]
+    load(tmp_path / "registry.json", content=registry)
+    (checkouts,) = (tmp_path / "cache" / "git").iterdir()
+    shutil.rmtree(checkouts / commit)
+    (checkouts / ".tmp1" / ".git").mkdir(parents=True)
+    load(tmp_path / "registry.json", content=registry)
+    assert [path.name for path in checkouts.iterdir()] == [commit]
+
+
 def test_tasks_beside_the_file(tmp_path: Path, repository: tuple[Path, str]) -> None:
     (task,) = load(tmp_path / "registry.json", content=[dataset(None, None, "repository/tasks/fix-git")])
     assert task.error is None and task.id == "fix-git"
