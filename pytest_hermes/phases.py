@@ -110,6 +110,8 @@ class _Try:
         try:
             if self.task.error:
                 raise TaskError(self.task.error)
+            if self.settings.env.agent == "oracle" and self.task.solution is None:
+                raise TaskError(f"task {self.task.id} has no solution, which --hermes-agent=oracle would run")
             await self.services.check_usable(self.settings)
             self.model = self.services.model(self.settings, self.task)
             async with self.provisioned() as sandbox:

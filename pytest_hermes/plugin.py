@@ -72,9 +72,11 @@ def pytest_make_collect_report(collector: pytest.Collector) -> Generator[None, p
     return report
 
 
-@pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Generator[None, None, None]:
     hermes = _session(config)
+    hermes.refuse_unknown_groups(items)
+    yield  # what others deselect and reorder
     hermes.take(items)
     if hermes.items and hermes.on_worker and not hermes.fail_fast:
         from pytest_hermes.scheduling import order_for_workers

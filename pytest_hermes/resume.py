@@ -155,6 +155,12 @@ class PastRun:
 
     def refusal(self, now: Mapping[str, Mapping[str, Any]]) -> str | None:
         """Why these benchmarks cannot resume the run; None if they can. Raises ConfigurationError for its rows."""
+        then = self._manifest.get("benchmarks") or []
+        if now and then and not set(now) & set(then):
+            return (
+                f"--hermes-resume={self.path.name}: that run is of {', '.join(then)}, this one of {', '.join(now)}:"
+                " nothing could be taken over"
+            )
         if lines := self.differences(now):
             head = f"--hermes-resume={self.path.name}: made with another configuration. Change it back, or start anew"
             return "\n".join(shown_line(line) for line in (f"{head} without --hermes-resume:", *lines))

@@ -92,11 +92,14 @@ class HermesSession:
         from pytest_hermes.collection import job_of
 
         self.items = [item for item in marked if job_of(item, self.settings_for) is not None]
-        if self.items and not self.config.option.collectonly and not self.on_worker:
-            self._refuse_without_model()
-            refuse_unusable_root(Path(self.identity.root))
-        if self.items and self.past is not None and (why := self._refusal(self.past)) is not None:
-            self._refuse(why, items)
+        if self.items and not self.config.option.collectonly:
+            why = self._unusable()
+            if why is None and self.past is not None:
+                why = self._refusal(self.past)
+            if why is not None:
+                self._refuse(why, items)
+            elif not self.on_worker:
+                refuse_unusable_root(Path(self.identity.root))
 
     def _refusal(self, past: PastRun) -> str | None:
         """Why the items cannot resume the run."""
@@ -114,23 +117,29 @@ class HermesSession:
             raise pytest.UsageError(why)
         items.clear()
         self.items = []
-        report = pytest.CollectReport("--hermes-resume", "failed", why, [], hermes_refusal=True)
+        report = pytest.CollectReport("pytest-hermes", "failed", why, [], hermes_refusal=True)
         self.config.hook.pytest_collectreport(report=report)
 
-    def _refuse_without_model(self) -> None:
-        """Stop before anything starts. On an xdist worker each item says so itself: a worker cannot end a run."""
+    def _unusable(self) -> str | None:
+        """Why the run cannot work, whatever its items do."""
         from pytest_hermes.collection import will_run
-        from pytest_hermes.errors import ConfigurationError
-        from pytest_hermes.names import NO_MODEL, check_endpoint, lacks_model
+        from pytest_hermes.preflight import refusal
 
-        running = [item.stash[job_key].settings for item in self.items if will_run(item)]
-        for settings in {id(settings): settings for settings in running}.values():
-            if lacks_model(settings):
-                raise pytest.UsageError(NO_MODEL)
-            try:
-                check_endpoint(settings)
-            except ConfigurationError as error:
-                raise pytest.UsageError(str(error)) from error
+        hooked = bool(self.config.hook.pytest_hermes_make_sandbox.get_hookimpls())
+        jobs = [item.stash[job_key] for item in self.items if will_run(item)]
+        return refusal(jobs, own_sandboxes=hooked or self.past is not None)
+
+    def refuse_unknown_groups(self, items: list[pytest.Item]) -> None:
+        """Stop where `-m` names a difficulty or category that no collected task has: a typo would select nothing."""
+        expression = self.config.getoption("markexpr", "")
+        if "difficulty_" not in expression and "category_" not in expression:
+            return
+        from pytest_hermes.collection import job_of
+        from pytest_hermes.preflight import unknown_group
+
+        jobs = [job for item in items if (job := job_of(item, self.settings_for)) is not None]
+        if jobs and (why := unknown_group(expression, [job.task for job in jobs], self.config.getini("markers"))):
+            self._refuse(why, items)
 
     def job(self, item: pytest.Item) -> Job | None:
         """What the item rolls out; None for items that are not ours."""

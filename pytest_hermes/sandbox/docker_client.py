@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import errno
+import importlib.util
 import json
 import os
+import socket
+import urllib.parse
+from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +18,7 @@ if TYPE_CHECKING:
     import aiodocker
 
 _DEFAULT_SOCKET = "/var/run/docker.sock"
+CONTACT_S = 5.0
 
 
 def daemon_url() -> str | None:
@@ -51,14 +56,33 @@ def _current_context() -> str:
     return "" if name == "default" else str(name)
 
 
+def check_reachable(*, needs_image: bool) -> None:
+    """Raise SandboxUnavailable, as `connect` would, where the package or the daemon is missing; imports nothing heavy.
+
+    Only where the daemon's address is plain to see; one behind ssh or a Docker context is left to `connect`.
+    `needs_image` says that no other backend would do.
+    """
+    if importlib.util.find_spec("aiodocker") is None:
+        raise SandboxUnavailable(_no_package("it is not installed"))
+    url = daemon_url() or ""
+    parts = urllib.parse.urlsplit(url)
+    try:
+        if parts.scheme == "unix":
+            with socket.socket(socket.AF_UNIX) as client:
+                client.settimeout(CONTACT_S)
+                client.connect(parts.path)
+        elif parts.scheme in ("tcp", "http", "https") and parts.hostname and parts.port:
+            socket.create_connection((parts.hostname, parts.port), CONTACT_S).close()
+    except OSError as error:
+        raise SandboxUnavailable(_no_contact(url, {error.errno}, needs_image=needs_image)) from error
+
+
 async def connect() -> aiodocker.Docker:
     """A connected client. SandboxUnavailable says which of package, daemon or permission is missing."""
     try:
         import aiodocker
     except ImportError as error:
-        raise SandboxUnavailable(
-            f"--hermes-sandbox=docker needs the package aiodocker ({error}): pip install 'pytest-hermes[docker]'"
-        ) from error
+        raise SandboxUnavailable(_no_package(str(error))) from error
     url = daemon_url()
     try:
         client = aiodocker.Docker(url=url)
@@ -85,18 +109,25 @@ def unreachable(error: Exception, url: str | None) -> Exception:
     if not isinstance(error, aiohttp.ClientError | OSError | aiodocker.DockerError):
         return error
     cause: BaseException | None = error
-    numbers = set()
+    numbers: set[int | None] = set()
     while cause is not None:
         numbers.add(getattr(cause, "errno", None))
         cause = cause.__cause__ or cause.__context__
+    return SandboxUnavailable(_no_contact(place, numbers, needs_image=False))
+
+
+def _no_package(reason: str) -> str:
+    return f"--hermes-sandbox=docker needs the package aiodocker ({reason}): pip install 'pytest-hermes[docker]'"
+
+
+def _no_contact(place: str, numbers: Collection[int | None], *, needs_image: bool) -> str:
+    otherwise = "" if needs_image else ", or use --hermes-sandbox=local"
     if errno.EACCES in numbers:
-        return SandboxUnavailable(
+        return (
             f"--hermes-sandbox=docker: no permission to use {place}. Join its group (sudo usermod -aG docker "
-            f"{os.environ.get('USER', '$USER')}, then log in again), or use --hermes-sandbox=local"
+            f"{os.environ.get('USER', '$USER')}, then log in again){otherwise}"
         )
-    return SandboxUnavailable(
-        f"--hermes-sandbox=docker: no Docker daemon at {place}. Start it, or use --hermes-sandbox=local"
-    )
+    return f"--hermes-sandbox=docker: no Docker daemon at {place}. Start it{otherwise}"
 
 
 def translated(error: Exception, doing: str) -> Exception:

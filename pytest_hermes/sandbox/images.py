@@ -13,6 +13,7 @@ import hashlib
 import json
 import logging
 import tempfile
+import threading
 from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     import aiohttp
 
 log = logging.getLogger(__name__)
+_importing = threading.Lock()
 
 _PULL_TRIES = 3
 _FIRST_BACK_OFF_S = 1.0
@@ -235,7 +237,7 @@ def _context_archive(build: ImageBuild) -> IO[bytes]:
 
 def _archive_of(context: Path, dockerfile: str) -> IO[bytes]:
     try:
-        from docker.utils.build import tar
+        tar = _docker_package().utils.build.tar
     except ImportError as error:
         raise SandboxUnavailable(
             f"building an image needs the package docker ({error}): pip install 'pytest-hermes[docker]'"
@@ -255,10 +257,19 @@ def _archive_of(context: Path, dockerfile: str) -> IO[bytes]:
     return archive
 
 
+def _docker_package() -> Any:
+    """Docker's own package. Its modules import each other in a circle, which breaks where two threads begin at once."""
+    with _importing:
+        import docker.auth
+        import docker.utils.build
+
+        return docker
+
+
 def _pull_credentials(reference: str) -> dict[str, str]:
     """The header that logs in to an image's registry, from Docker's own configuration, if it knows that registry."""
     try:
-        from docker import auth
+        auth = _docker_package().auth
     except ImportError:
         return {}
     registry, _ = auth.resolve_repository_name(reference)
@@ -268,7 +279,6 @@ def _pull_credentials(reference: str) -> dict[str, str]:
 
 def _build_credentials() -> dict[str, str]:
     """The same for a build, whose base images may come from any registry."""
-    from docker import auth
-
-    found = auth.load_config().get_all_credentials()  # type: ignore[no-untyped-call]
+    auth = _docker_package().auth
+    found = auth.load_config().get_all_credentials()
     return {"X-Registry-Config": auth.encode_header(found).decode()} if found else {}

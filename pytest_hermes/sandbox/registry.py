@@ -69,6 +69,14 @@ def check_backend(name: str) -> None:
     raise ConfigurationError(f"--hermes-sandbox={name}: no such backend.{hint} Known: {', '.join(known)}")
 
 
+def check_usable(name: str, *, needs_image: bool) -> None:
+    """Raise SandboxUnavailable if a backend cannot be used on this machine, as far as that is cheap to tell."""
+    if name == "docker":
+        from pytest_hermes.sandbox.docker_client import check_reachable
+
+        check_reachable(needs_image=needs_image)
+
+
 def make_provider(name: str, **options: object) -> SandboxProvider:
     """The provider of a backend. `options` are those of the backend; ConfigurationError for an unknown name."""
     check_backend(name)

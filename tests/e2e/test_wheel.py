@@ -48,3 +48,12 @@ def test_its_benchmarks_run_in_a_clean_environment(wheel, tmp_path):
     assert list((tmp_path / "work" / ".hermes" / "runs").glob("*-terminal_test-*/run.json"))
     script = subprocess.run([tmp_path / "venv" / "bin" / "pytest-hermes", "--version"], capture_output=True, text=True)
     assert script.stdout.startswith("pytest-hermes ")
+    # The checkout itself, as the README has it, with what the core depends on and nothing else.
+    checkout = [python, "-m", "pytest", ROOT / "benchmarks" / "terminal_test", "--model=scripted", "-k", "csv"]
+    done = subprocess.run(
+        [*checkout, "-p", "no:cacheprovider", f"--hermes-run-dir={tmp_path / 'runs'}"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0 and "1 passed" in done.stdout, done.stdout + done.stderr

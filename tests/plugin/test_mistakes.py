@@ -45,19 +45,128 @@ def test_wrong_names_stop_at_collection(bench, processes, arguments, message):
     assert not run.started
 
 
-def test_no_model_is_said_once_before_anything_starts(bench):
+def said(run) -> str:
+    """What pytest printed, on whichever stream."""
+    return run.result.stdout.str() + run.result.stderr.str()
+
+
+def test_no_model_is_said_once_before_anything_starts(bench, processes):
     bench.write(body=ONE)
-    run = bench.run(model=None)
+    run = bench.run(*processes, model=None)
     assert run.result.ret == 4
-    run.result.stderr.fnmatch_lines(["*no model: give --model=NAME*"])
+    assert said(run).count("no model: give --model=NAME") == 1
     assert not run.started
 
 
-def test_no_model_under_xdist_is_said_by_each_item(bench):
+def test_no_key_is_said_once_before_anything_starts(bench, processes, monkeypatch):
+    for name in ("OPENAI_API_KEY", "OPENROUTER_API_KEY", "OPENAI_BASE_URL"):
+        monkeypatch.delenv(name, raising=False)
     bench.write(body=ONE)
-    run = bench.run("-n", "2", model=None)
-    run.result.assert_outcomes(errors=2)
-    run.result.stdout.fnmatch_lines(["*no model: give --model=NAME*"])
+    run = bench.run(*processes, model="some/model")
+    assert run.result.ret == 4
+    assert said(run).count("no API key for") == 1
+    assert not run.started
+
+
+def test_a_daemon_that_is_not_there_is_said_once_before_anything_starts(bench, processes, monkeypatch):
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{bench.pytester.path}/none.sock")
+    bench.write(
+        body="""
+        from pytest_hermes import SandboxSpec
+
+        TASKS = [write(name, "x", sandbox=SandboxSpec(image="some/image")) for name in "abc"]
+        benchmark = Benchmark("bench", tasks=TASKS, verify=verify)
+
+        @benchmark.parametrize
+        def test_task(rollout): rollout.check()
+        """
+    )
+    run = bench.run(*processes, "--hermes-sandbox=docker")
+    assert run.result.ret == 4
+    assert said(run).count("no Docker daemon at unix://") == 1 and "none.sock. Start it" in said(run)
+    assert "--hermes-sandbox=local" not in said(run), "which has no images"
+    assert not run.started
+
+
+def test_a_daemon_that_a_hook_does_not_need_is_not_asked_for(bench, monkeypatch):
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{bench.pytester.path}/none.sock")
+    bench.pytester.makeconftest(
+        """
+        from contextlib import asynccontextmanager
+        from pytest_hermes.sandbox.labels import Owner
+        from pytest_hermes.sandbox.protocol import SandboxRequest
+        from pytest_hermes.sandbox.registry import make_provider
+
+        @asynccontextmanager
+        async def mine(task):
+            provider = make_provider("local", confine="off")
+            labels = Owner.here(run="mine").labels()
+            sandbox = await provider.create(SandboxRequest(task.sandbox, labels, task.id, 600, 60))
+            yield sandbox
+            await sandbox.close()
+
+        def pytest_hermes_make_sandbox(task, settings):
+            return mine(task)
+        """
+    )
+    bench.write(body=ONE)
+    bench.run("--hermes-sandbox=docker").result.assert_outcomes(passed=2)
+
+
+def test_an_oracle_without_any_solution_is_refused_and_one_task_without_is_that_tasks_error(bench, processes):
+    body = """
+        TASKS = [write("a", "x"), Task(id="bare", prompt="p", data={"want": "x"})]
+        benchmark = Benchmark("bench", tasks=TASKS, verify=verify)
+
+        @benchmark.parametrize
+        def test_task(rollout): rollout.check()
+        """
+    bench.write(body=body)
+    alone = bench.run(*processes, "--hermes-agent=oracle", "-k", "bare", model=None)
+    assert alone.result.ret == 4 and not alone.started
+    assert said(alone).count("no task of bench that was selected has one") == 1
+    both = bench.run(*processes, "--hermes-agent=oracle", model=None)
+    both.result.assert_outcomes(passed=1, errors=1)
+    row = both.rows["test_task[bare]"]
+    assert (row["cause"], row["sandbox"]) == ("task_broken", {}) and "has no solution" in row["error"]
+
+
+GROUPS = """
+        TASKS = [write("a", "x", difficulty="easy", category="web"), write("b", "y", difficulty="hard")]
+        benchmark = Benchmark("bench", tasks=TASKS, verify=verify)
+
+        @benchmark.parametrize
+        def test_task(rollout): rollout.check()
+        """
+
+
+@pytest.mark.parametrize(
+    ("expression", "message"),
+    [
+        ("difficulty_esy", "no collected task is difficulty_esy. Did you mean 'easy'?"),
+        ("difficulty_easy and not category_webs", "no collected task is category_webs. Did you mean 'web'?"),
+        ("difficulty_extreme", "no collected task is difficulty_extreme. Known: easy, hard"),
+    ],
+)
+def test_groups_that_no_task_is_of(bench, processes, expression, message):
+    bench.write(body=GROUPS)
+    run = bench.run(*processes, "-m", expression)
+    assert run.result.ret == 4 and not run.started
+    assert said(run).count(message) == 1
+
+
+def test_groups_of_tasks_that_do_not_say_them(bench):
+    bench.write(body=ONE)
+    run = bench.run("-m", "difficulty_hard", "--strict-markers")
+    assert run.result.ret == 4
+    assert "none of the 2 collected tasks says its difficulty" in said(run)
+
+
+def test_groups_that_are_there_and_marks_of_the_users_own(bench):
+    bench.write(body=GROUPS)
+    bench.run("-m", "difficulty_hard and not category_web").result.assert_outcomes(passed=1, deselected=1)
+    bench.pytester.makeini("[pytest]\nmarkers =\n    category_mine: of the user\n")
+    bench.run("-m", "not category_mine").result.assert_outcomes(passed=2)
 
 
 def test_plain_tests_without_a_model_still_run_when_ours_are_deselected(bench):

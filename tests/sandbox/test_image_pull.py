@@ -144,3 +144,35 @@ def test_a_long_pull_is_in_the_progress_line(
     assert registry.layers == 1
     (run,) = (path for path in (pytester.path / "runs").iterdir() if path.is_dir())
     assert [path.read_text() for path in (run / "progress").iterdir()] == [""]
+
+
+def test_dockers_own_package_may_be_imported_by_two_threads_at_once() -> None:
+    """Pull and build begin together in a run: each imports what it needs, in a thread."""
+    program = textwrap.dedent(
+        """
+        import threading
+        from pathlib import Path
+        from pytest_hermes.sandbox import images
+        from pytest_hermes.task import ImageBuild, InlineFiles
+
+        together, failed = threading.Barrier(2), []
+
+        def begin(work):
+            together.wait()
+            try:
+                work()
+            except BaseException as error:
+                failed.append(repr(error))
+
+        build = ImageBuild(InlineFiles({"Dockerfile": "FROM x"}))
+        works = [lambda: images._context_archive(build).close(), lambda: images._pull_credentials("a/b:1")]
+        threads = [threading.Thread(target=begin, args=(work,)) for work in works]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        print(failed)
+        """
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
