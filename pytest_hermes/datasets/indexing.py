@@ -23,7 +23,7 @@ from pytest_hermes.errors import ConfigurationError
 
 NEEDS_HUB = "pip install 'pytest-hermes[hub]'"
 TAIL_CHARS = 600
-HUB_SECONDS = 30.0
+HUB_SECONDS = 15.0
 """How long one read of an answer may take; the library asks again a few times."""
 ROWS_UNTIL_SURE = 100
 """So many rows without a column mean that the data set has no such column."""

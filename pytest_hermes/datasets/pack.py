@@ -78,7 +78,7 @@ def row_of(folder: Path) -> dict[str, Any]:
         "docker_image": environment.get("docker_image") or "",
         "environment_tar": _archive(folder / "environment"),
         "tests_tar": _archive(folder / "tests"),
-        "test_sh": (folder / "tests" / "test.sh").read_text(encoding="utf-8"),
+        "test_sh": _script(folder / "tests" / "test.sh"),
         "solution_tar": _archive(folder / "solution"),
         "agent_timeout_sec": limits.agent_s,
         "verifier_timeout_sec": limits.verify_s,
@@ -88,6 +88,14 @@ def row_of(folder: Path) -> dict[str, Any]:
         "storage_mb": spec.disk_mb,
         "task_toml": (folder / "task.toml").read_text(encoding="utf-8"),
     }
+
+
+def _script(path: Path) -> str:
+    """The text as it is; "" for one that is not UTF-8, which the archive of the tests has anyway."""
+    try:
+        return path.read_bytes().decode()
+    except UnicodeDecodeError:
+        return ""
 
 
 def _archive(folder: Path) -> str:

@@ -76,9 +76,9 @@ def parse_source(text: str, *, revision: str | None = None, split: str = "train"
         raise ConfigurationError(f"--hermes-dataset {name}: there is no such file or directory{_near(path)}")
     if path.is_dir():
         return DirectorySource(path)
-    if path.suffix in TABLES:
+    if path.suffix in TABLES and path.is_file():
         return TableSource(path)
-    if path.suffix == ".json":
+    if path.suffix == ".json" and path.is_file():
         return RegistrySource(path, fragment or None)
     raise ConfigurationError(
         f"--hermes-dataset {name}: not a file of tasks. Wanted is a .parquet or .jsonl of rows, a registry .json, or a"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import shutil
 from collections.abc import Callable, Mapping
 from decimal import Decimal
 from pathlib import Path
@@ -72,6 +73,18 @@ def test_packed_samples_are_the_same_tasks(tmp_path: Path, suffix: str) -> None:
         assert (task.difficulty, task.category, task.tags) == (wanted.difficulty, wanted.category, wanted.tags)
         assert task.tests is not None and wanted.tests is not None
         assert task.tests.files.tar() == wanted.tests.files.tar()
+
+
+@pytest.mark.parametrize("script", [b"#!/bin/bash\r\ntrue\r\n", b"# caf\xe9\ntrue\n", b"true\0\n", b""])
+def test_a_test_script_is_packed_byte_by_byte(tmp_path: Path, script: bytes) -> None:
+    shutil.copytree(SAMPLES / "fix-git", tmp_path / "one")
+    (tmp_path / "one" / "tests" / "test.sh").write_bytes(script)
+    pack([tmp_path / "one"], tmp_path / "x.jsonl")
+    (task,), (wanted,) = (
+        rows(str(tmp_path / "x.jsonl")).load(Settings(), "")[0],
+        load_tasks(tmp_path / "one", Settings()),
+    )
+    assert (task.error, task.digest) == (None, wanted.digest)
 
 
 def test_packing_twice_gives_the_same_bytes(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -72,6 +73,13 @@ def test_what_is_nothing_of_these(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     with pytest.raises(ConfigurationError) as caught:
         parse_source(text)
     assert said in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["rows.jsonl", "registry.json"])
+def test_a_pipe_is_not_waited_for(tmp_path: Path, name: str) -> None:
+    os.mkfifo(tmp_path / name)
+    with pytest.raises(ConfigurationError, match="not a file of tasks"):
+        parse_source(str(tmp_path / name))
 
 
 def test_two_revisions() -> None:
