@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_hermes.errors import SandboxError, SandboxStartError, TaskError
 from pytest_hermes.sandbox import docker_archive
-from pytest_hermes.sandbox.docker_client import connect, translated
-from pytest_hermes.sandbox.docker_sandbox import DockerSandbox, remove
+from pytest_hermes.sandbox.docker_client import connect, remove, translated
+from pytest_hermes.sandbox.docker_sandbox import DockerSandbox
 from pytest_hermes.sandbox.labels import PREFIX, Owner
 from pytest_hermes.sandbox.protocol import SandboxRequest
 from pytest_hermes.sandbox.starts import Slots, runtime_directory

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_hermes.errors import SandboxError
 from pytest_hermes.sandbox import docker_archive
+from pytest_hermes.sandbox.docker_client import remove
 from pytest_hermes.sandbox.protocol import ChangedFile
 
 if TYPE_CHECKING:
@@ -118,8 +119,6 @@ async def changed(
 
 async def originals(client: aiodocker.Docker, info: Mapping[str, Any], name: str, paths: Sequence[str]) -> bytes:
     """See `SeesChanges.original_files`: from a container of the same image that is made, never started, and removed."""
-    from pytest_hermes.sandbox.docker_sandbox import remove
-
     container = await client.containers.create(
         {
             "Image": info["Image"],

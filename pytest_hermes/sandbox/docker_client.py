@@ -16,6 +16,7 @@ from pytest_hermes.errors import ImageError, SandboxError, SandboxLost, SandboxS
 
 if TYPE_CHECKING:
     import aiodocker
+    from aiodocker.containers import DockerContainer
 
 _DEFAULT_SOCKET = "/var/run/docker.sock"
 CONTACT_S = 5.0
@@ -149,3 +150,17 @@ def translated(error: Exception, doing: str) -> Exception:
     if isinstance(error, aiohttp.ClientError | ConnectionError):
         return SandboxLost(f"{doing}: the Docker daemon does not answer ({error})")
     return error
+
+
+async def remove(container: DockerContainer) -> None:
+    """Remove a container with its volumes; one that is gone, or being removed, is fine."""
+    import aiodocker
+    import aiohttp
+
+    try:
+        await container.delete(force=True, v=True)
+    except aiodocker.DockerError as error:
+        if error.status not in (404, 409):
+            raise translated(error, f"docker sandbox {container.id[:12]}: remove") from error
+    except (aiohttp.ClientError, ConnectionError) as error:
+        raise translated(error, f"docker sandbox {container.id[:12]}: remove") from error

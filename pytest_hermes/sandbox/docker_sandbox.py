@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_hermes.errors import SandboxError, SandboxKilled, SandboxLost, TransferError
 from pytest_hermes.sandbox import docker_archive, docker_changes
-from pytest_hermes.sandbox.docker_client import translated
+from pytest_hermes.sandbox.docker_client import remove, translated
 from pytest_hermes.sandbox.docker_exec import DockerExec, DockerStream, ExecEnd, kill_inside
 from pytest_hermes.sandbox.files import (
     absolute,
@@ -340,20 +340,6 @@ async def _feed(running: DockerExec, data: bytes) -> None:
     with contextlib.suppress(ConnectionError):
         await running.write(data)
         running.end_input()
-
-
-async def remove(container: DockerContainer) -> None:
-    """Remove a container with its volumes; one that is gone, or being removed, is fine."""
-    import aiodocker
-    import aiohttp
-
-    try:
-        await container.delete(force=True, v=True)
-    except aiodocker.DockerError as error:
-        if error.status not in (404, 409):
-            raise translated(error, f"docker sandbox {container.id[:12]}: remove") from error
-    except (aiohttp.ClientError, ConnectionError) as error:
-        raise translated(error, f"docker sandbox {container.id[:12]}: remove") from error
 
 
 def _not_started(code: int, output: bytes) -> tuple[int, bytes]:
