@@ -42,6 +42,7 @@ EXTENSIONS = (
 )
 """Kinds of members that are more headers of the next one, read into memory as a whole."""
 GZIP_MAGIC = b"\x1f\x8b"
+GZIP_IN_BASE64 = b"H4sI"
 
 
 def decoded(value: object, what: str) -> bytes | None:
@@ -49,7 +50,9 @@ def decoded(value: object, what: str) -> bytes | None:
     if value is None or value == "" or value == b"" or value != value:  # NaN stands for nothing
         return None
     if isinstance(value, bytes):
-        return value
+        if not value.startswith(GZIP_IN_BASE64) or value[257:262] == b"ustar":
+            return value
+        value = value.decode("ascii", "replace")
     if not isinstance(value, str):
         raise TaskError(f"{what} is a {type(value).__name__}, not base64 of a tar.gz")
     try:

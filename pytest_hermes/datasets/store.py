@@ -24,7 +24,8 @@ from typing import Any
 
 from pytest_hermes.errors import ConfigurationError
 
-INDEX_FORMAT = 1
+INDEX_FORMAT = 2
+"""Goes up with every change of what a row means, so that no cache answers as an older version read it."""
 TREES = {"environment", "tests", "solution"}
 TREE = {"blob", "digest", "names"}
 VARIABLE = "PYTEST_HERMES_CACHE"

@@ -192,3 +192,10 @@ def test_not_base64(value: object) -> None:
 
 def test_base64_in_lines() -> None:
     assert decoded(base64.encodebytes(b"a" * 200).decode(), "x") == b"a" * 200
+
+
+def test_bytes_are_the_archive_or_its_base64() -> None:
+    there = archive(("a", {}, b"1"))
+    plain = archive(("H4sI", {}, b"1"), compress=False)
+    assert decoded(there, "x") == decoded(base64.b64encode(there), "x") == there
+    assert decoded(plain, "x") == plain

@@ -21,7 +21,7 @@ from pytest_hermes.datasets.harbor import load_tasks
 from pytest_hermes.datasets.indexing import ask, build
 from pytest_hermes.datasets.pack import pack, row_of
 from pytest_hermes.datasets.rows import COLUMNS, NEEDED, TEXTS, TREES, entry_of, task_of
-from pytest_hermes.datasets.store import Store
+from pytest_hermes.datasets.store import INDEX_FORMAT, Store
 from pytest_hermes.errors import ConfigurationError, TaskError
 from pytest_hermes.limits import Limits
 from pytest_hermes.task import Task
@@ -252,15 +252,16 @@ def _of_parquet(folder: Path, table: Any, writer: Any) -> list[Task]:
         b"",
         b"{",
         b"[]",
-        b'{"format":1}',
-        b'{"format":1,"tasks":3}',
-        b'{"format":1,"tasks":[{}]}',
-        b'{"format":1,"tasks":[],"source":"x","name":"x","made":1}',
-        b'{"format":1,"tasks":[{"id":"a","columns":{},"trees":{"tests":{}},"error":null}],"source":"x","name":"x","made":1}',
+        b'{"format":2}',
+        b'{"format":2,"tasks":3}',
+        b'{"format":2,"tasks":[{}]}',
+        b'{"format":2,"tasks":[],"source":"x","name":"x","made":1}',
+        b'{"format":2,"tasks":[{"id":"a","columns":{},"trees":{"tests":{}},"error":null}],"source":"x","name":"x","made":1}',
         b"[" * 100_000,
     ],
 )
 def test_an_index_that_is_none_is_made_again(read: Callable[..., list[Task]], cache: Path, content: bytes) -> None:
+    assert INDEX_FORMAT == 2, "so that it is the shape that these are refused for"
     assert read(ROW)[0].error is None
     (index,) = (cache / "indexes").iterdir()
     index.write_bytes(content)
