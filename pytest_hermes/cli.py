@@ -3,20 +3,29 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from pytest_hermes import __version__
 from pytest_hermes.errors import ConfigurationError, HermesError
 from pytest_hermes.shown import shown, shown_line
 
+ENDED_BY_PIPE = 128 + 13
+"""The status of a program that SIGPIPE ends."""
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a sub-command; its exit status. Errors of ours are one line on stderr and status 2."""
     options = _parser().parse_args(arguments)
     try:
-        return int(options.run(options))
+        status = int(options.run(options))
+        sys.stdout.flush()
+        return status
+    except BrokenPipeError:  # whoever reads has seen enough: `| head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left in the buffer goes nowhere
+        return ENDED_BY_PIPE
     except HermesError as error:
         print(shown_line(f"pytest-hermes {options.command}: {error}"), file=sys.stderr)
         return 2
@@ -30,11 +39,16 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
     show = commands.add_parser("show", help="print the summary of runs, finished or not")
-    show.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="a run directory")
+    show.add_argument(
+        "runs", nargs="+", type=Path, metavar="RUN", help="a run directory, or the name of one in .hermes/runs"
+    )
     part = show.add_mutually_exclusive_group()
     part.add_argument("--task", metavar="ID", help="the conversation and the verifier's output of one task")
     part.add_argument("--tasks", action="store_true", help="a line per task: outcomes, reward, time, tokens, cost")
-    show.add_argument("--json", action="store_true", help="the numbers as JSON, one object a line")
+    show.add_argument("--attempt", type=int, metavar="N", help="with --task: only this attempt")
+    show.add_argument(
+        "--json", action="store_true", help="JSON lines: a run's numbers; of --tasks, each task; of --task, its rows"
+    )
     show.set_defaults(run=_show)
 
     tools = commands.add_parser("tools", help="list tool sets, what their schemas cost, and distributions")
@@ -71,37 +85,78 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _show(options: argparse.Namespace) -> int:
-    import json
-
-    from pytest_hermes.artifacts.summary import summarize_run
-    from pytest_hermes.artifacts.summary_text import render, render_tasks
-
-    for run in options.runs:
+    if options.attempt is not None and options.task is None:
+        raise ConfigurationError("--attempt is one attempt of a task: name it with --task")
+    for given in options.runs:
+        run = _run_directory(given)
         if options.task is not None:
-            _show_task(run, options.task)
-            continue
-        summary = summarize_run(run)
-        if options.json:
-            print(json.dumps({"run": str(run), **summary.as_json()}))
-            continue
-        print(f"{shown_line(run)}:")
-        for line in render_tasks(summary.tasks) if options.tasks else render(summary):
-            print(f"  {shown_line(line)}")
+            _show_task(run, options)
+        else:
+            for line in _numbers(run, options):
+                print(line)
     return 0
 
 
-def _show_task(run: Path, task: str) -> None:
+def _run_directory(given: Path) -> Path:
+    """A directory as it was given, or the run of that name in the nearest `.hermes/runs`."""
+    if given.is_dir():
+        return given  # whether it is a run is seen when it is read
+    from pytest_hermes.resume import find_run
+
+    here = Path.cwd()
+    roots = [folder / ".hermes/runs" for folder in (here, *here.parents)]
+    try:
+        run = find_run(str(given), here, next((root for root in roots if root.is_dir()), roots[0]))
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{given}: {error}") from error
+    return run.relative_to(here) if run.is_relative_to(here) else run
+
+
+def _numbers(run: Path, options: argparse.Namespace) -> Iterator[str]:
+    """The lines of a run's summary, or of its tasks."""
+    import json
+
+    from pytest_hermes.artifacts.run_end import end_of
+    from pytest_hermes.artifacts.run_reader import locate, read_manifest
+    from pytest_hermes.artifacts.summary import summarize_located
+    from pytest_hermes.artifacts.summary_text import render, render_tasks
+
+    manifest = read_manifest(run)
+    located = locate(run)
+    summary, end = summarize_located(located, manifest), end_of(run, located, manifest)
+    if options.json:
+        values = summary.as_json()
+        entries = values["tasks"] if options.tasks else [{**values, "end": end.as_json()}]
+        yield from (json.dumps({"run": str(run), **entry}) for entry in entries)
+        return
+    origin = f" (resumed from {end.resumed_from})" if end.resumed_from else ""
+    yield shown_line(f"{run}{origin}: {end.headline or ''}".rstrip())
+    for line in render_tasks(summary.tasks) if options.tasks else render(summary):
+        yield f"  {shown_line(line)}"
+    if end.advice and not options.tasks:
+        yield f"  {shown_line(end.advice)}"
+
+
+def _show_task(run: Path, options: argparse.Namespace) -> None:
+    import json
+
     from pytest_hermes.artifacts.conversation import render_row
     from pytest_hermes.artifacts.run_reader import locate, read_manifest, whole_rows
     from pytest_hermes.config import hint
 
     read_manifest(run)  # refuses what is no run
-    located = locate(run)
+    located, task = locate(run), options.task
     found = [place for place in located if place.numbers["task_id"] == task]
     if not found:
         raise ConfigurationError(f"{run}: no task {task!r}{hint(task, {p.numbers['task_id'] for p in located})}")
+    if options.attempt is not None:
+        known = sorted({place.numbers["attempt"] for place in found})
+        found = [place for place in found if place.numbers["attempt"] == options.attempt]
+        if not found:
+            numbers = ", ".join(map(str, known))
+            raise ConfigurationError(f"{run}: task {task!r} has no attempt {options.attempt}. Known: {numbers}")
     for row in whole_rows(sorted(found, key=lambda place: place.numbers["attempt"])):
-        print(shown("\n".join(render_row(row))))
+        print(json.dumps(row) if options.json else shown("\n".join(render_row(row))))
 
 
 def _tools(options: argparse.Namespace) -> int:
@@ -127,6 +182,8 @@ def _parse(options: argparse.Namespace) -> int:
             return 0
         for line in report(options.format, text, tools):
             print(shown_line(line))
+    except BrokenPipeError:
+        raise
     except OSError as error:
         raise ConfigurationError(f"{error.filename}: {error.strerror}") from error
     except ValueError as error:

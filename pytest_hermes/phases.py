@@ -20,7 +20,7 @@ import pytest
 
 from pytest_hermes import limits as limits_module
 from pytest_hermes.agents.protocol import AgentContext
-from pytest_hermes.agents.result import AgentResult
+from pytest_hermes.agents.result import NOT_RUN, AgentResult
 from pytest_hermes.benchmark import Verdict, Verification, Verifier, as_verdict, is_asynchronous
 from pytest_hermes.bridge import drive
 from pytest_hermes.errors import (
@@ -28,6 +28,7 @@ from pytest_hermes.errors import (
     AgentTimeout,
     ContextOverflow,
     HermesError,
+    HookError,
     InfrastructureError,
     RunAborted,
     SandboxStartError,
@@ -101,6 +102,7 @@ class _Try:
             pass_threshold=job.pass_threshold,
             agent=job.settings.env.agent,
             model=job.settings.openai.model_name if services.needs_model(job.settings) else None,
+            trajectory=AgentResult(messages=[], stop_reason=NOT_RUN),
         )
 
     async def run(self) -> Rollout:
@@ -322,7 +324,7 @@ class _Try:
             policy = self.policies.of(error)
             rollout.cause = policy.cause
             rollout.error = str(error) if isinstance(error, HermesError) and str(error) else described(error)
-            if not isinstance(error, HermesError) or error.__cause__ is not None:
+            if _is_of_users_code(error):
                 rollout.traceback = "".join(traceback.format_exception(error.__cause__ or error))[-TRACEBACK_CHARS:]
             if not policy.valid_reward:
                 rollout.outcome, rollout.reward = "invalid", None
@@ -340,6 +342,15 @@ class _Try:
         rollout.outcome = "passed" if (rollout.body_passed if self.gate is not None else enough) else "failed"
         if rollout.outcome == "failed" and rollout.cause is None:
             rollout.cause = "reward_below_threshold"
+
+
+def _is_of_users_code(error: BaseException) -> bool:
+    """Whether its traceback tells more than its message: of an agent, a verifier, a hook, or a fault of this package.
+    What sandboxes and models fail with leads through this package only."""
+    if not isinstance(error, HermesError):
+        return True
+    theirs = isinstance(error, AgentError | HookError) or type(error) is VerifierError
+    return theirs and error.__cause__ is not None
 
 
 async def _judge(verifier: Verifier, verification: Verification) -> Any:

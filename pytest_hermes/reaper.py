@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ def reap(backends: list[str]) -> dict[str, int | str]:
         try:
             return await provider.reap()
         except SandboxUnavailable as error:
-            return str(error)
+            return f"nothing removed: {_without_advice(str(error), backend)}"
         finally:
             await provider.aclose()
 
@@ -29,6 +30,12 @@ def reap(backends: list[str]) -> dict[str, int | str]:
         return {backend: await one(backend) for backend in backends}
 
     return asyncio.run(every())
+
+
+def _without_advice(text: str, backend: str) -> str:
+    """The message without the option that a run would be given instead: here it says nothing."""
+    text = text.removeprefix(f"--hermes-sandbox={backend}").lstrip(": ")
+    return re.sub(r"(,? or|[.:]) use --hermes-[\w-]+=\w+.*$", "", text)
 
 
 def reap_run(identity: RunIdentity) -> None:

@@ -27,7 +27,6 @@ from pytest_hermes.stash import handle_key, job_key, resumed_key, rollout_key, s
 
 if TYPE_CHECKING:
     from pytest_hermes.artifacts.run_reader import LocatedRow
-    from pytest_hermes.artifacts.summary import Summary
     from pytest_hermes.rollout import Rollout
     from pytest_hermes.session import HermesSession
 
@@ -49,7 +48,7 @@ def describe(item: pytest.Item, rollout: Rollout) -> None:
         "agent": rollout.agent,
         "model": rollout.model,
         "sandbox": rollout.sandbox.get("backend"),
-        "turns": rollout.trajectory.turns_used,
+        "turns": rollout.trajectory.turns_used if rollout.model else None,  # they are model calls
         "tokens_prompt": usage.prompt_tokens,
         "tokens_completion": usage.completion_tokens,
         "cost_usd": usage.cost_usd,
@@ -234,6 +233,7 @@ def write_summary(terminal: Any, run: Path, shown: str) -> None:
 
     What cannot be written is one line; the summary is printed all the same.
     """
+    from pytest_hermes.artifacts.run_end import end_of
     from pytest_hermes.artifacts.run_reader import locate, read_manifest
     from pytest_hermes.artifacts.summary import summarize_located
     from pytest_hermes.artifacts.summary_text import render
@@ -242,18 +242,29 @@ def write_summary(terminal: Any, run: Path, shown: str) -> None:
     try:
         manifest, located = read_manifest(run), locate(run)
         summary = summarize_located(located, manifest)
+        end = end_of(run, located, manifest, stopped_early=_stopped_early(terminal, run))
     except (ConfigurationError, OSError) as error:
         terminal.write_line(shown_line(f"no summary of {shown}: {error}"))
         return
     for line in render(summary):
         terminal.write_line(shown_line(line))
-    for problem in _write_numbers(run, summary, located, manifest, terminal.config.invocation_params.dir):
+    numbers = {**summary.as_json(), "end": end.as_json()}
+    for problem in _write_numbers(run, numbers, located, manifest, terminal.config.invocation_params.dir):
         terminal.write_line(shown_line(problem))
+    for line in filter(None, (end.headline, end.advice)):
+        terminal.write_line(shown_line(line))
     terminal.write_line(f"run directory: {shown}")
 
 
+def _stopped_early(terminal: Any, run: Path) -> bool:
+    """Whether the run ends before its last item: Ctrl-C, SIGTERM, -x, or whatever else stopped pytest."""
+    session = terminal._session
+    ended = session.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
+    return not ended or bool(session.shouldfail or session.shouldstop) or (run / "abort").exists()
+
+
 def _write_numbers(
-    run: Path, summary: Summary, located: Sequence[LocatedRow], manifest: Mapping[str, Any], base: Path
+    run: Path, numbers: Mapping[str, Any], located: Sequence[LocatedRow], manifest: Mapping[str, Any], base: Path
 ) -> list[str]:
     """Write the files of a run's numbers; why some are not written, a line each."""
     from pytest_hermes.artifacts.eval_files import write_eval_files
@@ -261,7 +272,7 @@ def _write_numbers(
 
     problems = []
     try:
-        write_json(run / "summary.json", summary.as_json())
+        write_json(run / "summary.json", numbers)
     except OSError as error:
         problems.append(f"summary.json not written: {error}")
     try:

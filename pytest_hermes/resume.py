@@ -18,7 +18,7 @@ import pytest
 
 from pytest_hermes.artifacts.records import Place, refuse_newer, rollout_of, row_heads
 from pytest_hermes.artifacts.run_directory import file_name, is_alive
-from pytest_hermes.config import SECTIONS, hint
+from pytest_hermes.config import SECTIONS
 from pytest_hermes.errors import ConfigurationError, HermesError
 from pytest_hermes.options import run_root
 from pytest_hermes.shown import shown_line
@@ -174,7 +174,7 @@ def past_run(config: pytest.Config) -> PastRun | None:
     if given is None or option.collectonly or option.setuponly or option.setupplan:
         return None
     try:
-        path = _find(given, config.invocation_params.dir, run_root(config))
+        path = find_run(given, config.invocation_params.dir, run_root(config))
         past = PastRun(path)
         if is_alive(path):
             raise ConfigurationError("that run is still going on. Wait for its end, or stop it")
@@ -183,16 +183,30 @@ def past_run(config: pytest.Config) -> PastRun | None:
     return past
 
 
-def _find(given: str, here: Path, root: Path) -> Path:
-    """The directory, relative to `here` or by its name below `root`."""
+def find_run(given: str, here: Path, root: Path) -> Path:
+    """The run directory, relative to `here` or by its name below `root`. Raises ConfigurationError with a hint."""
     candidates = [(folder / given).resolve() for folder in (here, root)]
     if run := next((path for path in candidates if (path / "run.json").is_file()), None):
         return run
-    runs = sorted(path.parent.name for path in root.glob("*/run.json"))[-HINTED_RUNS:]
-    known = hint(given, runs) if runs else f". There is no run in {root}"
+    known = _known_runs(given, root)
     if found := next((path for path in candidates if path.is_dir()), None):
         raise ConfigurationError(f"{found}: not a run directory (it has no run.json){known}")
     raise ConfigurationError(f"no such directory here or in {root}{known}")
+
+
+def _known_runs(given: str, root: Path) -> str:
+    """Runs whose names are like the given one or hold it; else the newest ones. Their names begin with their time."""
+    import difflib
+
+    runs = sorted((path.parent.name for path in root.glob("*/run.json")), reverse=True)
+    if not runs:
+        return f". There is no run in {root}"
+    name = Path(given).name
+    near = difflib.get_close_matches(name, runs, n=3, cutoff=0.6)
+    if near := near or [run for run in runs if name and name in run][:3]:
+        return ". Did you mean " + " or ".join(repr(run) for run in near) + "?"
+    more = f" and {len(runs) - HINTED_RUNS} older" if len(runs) > HINTED_RUNS else ""
+    return f". Known{', newest first' if len(runs) > 1 else ''}: {', '.join(runs[:HINTED_RUNS])}{more}"
 
 
 def read_manifest(run: Path) -> dict[str, Any]:

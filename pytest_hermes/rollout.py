@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,8 +15,11 @@ from pytest_hermes.agents.result import AgentResult
 from pytest_hermes.benchmark import Verdict, as_verdict
 from pytest_hermes.failures import TaskFailed
 from pytest_hermes.outcome import Outcome
-from pytest_hermes.shown import shown
+from pytest_hermes.shown import ending, shown
 from pytest_hermes.task import Task
+
+TAIL_CHARS = 1500
+"""Of the verifier's output in a failure's text."""
 
 
 @dataclasses.dataclass
@@ -112,12 +116,20 @@ class Rollout:
             lines.append(self._agent_line())
         lines += [f"evidence: {sign}" for sign in (self.verifier or {}).get("evidence", [])]
         if self.verifier and self.verifier.get("output"):
-            lines += ["--- verifier (end) ---", self.verifier["output"][-1500:].rstrip()]
+            lines += ["--- verifier (end) ---", ending(self.verifier["output"], TAIL_CHARS).rstrip()]
         if self.record:
             lines.append(f"trajectory: {self.record}")
             run = os.path.relpath(Path(self.record).parent)
-            lines.append(f"conversation: pytest-hermes show {run} --task {self.task.id}")
+            attempt = f" --attempt {self.attempt}" if self._is_one_of_several else ""
+            lines.append(f"conversation: pytest-hermes show {run} --task {self.task.id}{attempt}")
         return shown("\n".join(lines))
+
+    @property
+    def _is_one_of_several(self) -> bool:
+        """Whether the task has more attempts: their node ids are `[task:1]`, `[1]`."""
+        numbered = rf"[\[:]{self.attempt}[\]-]"
+        bracket = self.node_id.find("[")
+        return self.attempt > 1 or (bracket >= 0 and re.search(numbered, self.node_id[bracket:]) is not None)
 
     def _agent_line(self) -> str:
         trajectory = self.trajectory

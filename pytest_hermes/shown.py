@@ -28,6 +28,22 @@ def shown_line(value: object) -> str:
     return shown(str(value)).replace("\n", " ").replace("\t", " ")
 
 
+def ending(text: str, most: int, *, was_cut: bool = False) -> str:
+    """The last lines of `text` within `most` characters, with `...` in place of what is left out.
+
+    `was_cut`: what comes before `text` was lost already, so that its first line may be half of one.
+    """
+    kept = text[-most:]
+    if not was_cut and len(kept) == len(text):
+        return kept
+    if was_cut or text[-most - 1] != "\n":
+        rest = kept.partition("\n")[2]
+        if len(rest.strip()) < most // 2:
+            return f"...{kept}"  # the end of a long line is better than little
+        kept = rest
+    return f"...\n{kept}"
+
+
 def show_report(report: pytest.TestReport | pytest.CollectReport, config: pytest.Config) -> None:
     """Make all text of a report fit to be shown.
 

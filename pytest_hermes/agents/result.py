@@ -7,6 +7,9 @@ from typing import Any
 
 from pytest_hermes.models.protocol import Message, Usage
 
+NOT_RUN = "not_run"
+"""The stop reason of an agent that never began: what comes before it failed."""
+
 
 @dataclasses.dataclass
 class ToolError:
@@ -36,7 +39,8 @@ class AgentResult:
     """The whole conversation and how it ended.
 
     The first six fields are those of hermes environments. `stop_reason` is one of `finished`, `max_turns`, `timeout`,
-    `context_overflow`, `length` (the answer was cut at the token limit), `loop` (identical calls without end), `error`.
+    `context_overflow`, `length` (the answer was cut at the token limit), `loop` (identical calls without end), `error`;
+    `not_run` where the rollout ended before its agent began.
     """
 
     messages: list[Message]

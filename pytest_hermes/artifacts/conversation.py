@@ -5,6 +5,12 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from pytest_hermes.agents.result import NOT_RUN
+from pytest_hermes.shown import ending
+
+TAIL_CHARS = 4000
+"""Rows hold so much of a verifier's output at most; what is that long was cut."""
+
 
 def render_row(row: dict[str, Any]) -> list[str]:
     """Lines, without colour; control characters are the caller's to remove."""
@@ -15,7 +21,7 @@ def render_row(row: dict[str, Any]) -> list[str]:
     ]
     if row["error"]:
         lines.append(row["error"])
-    lines.append(f"{row['node_id']}; {row['turns']} turns, stopped: {row['stop_reason']}")
+    lines.append(f"{row['node_id']}; {_agent(row)}")
     lines += _tools(row)
     for message in row["messages"]:
         lines += _message(message)
@@ -24,11 +30,24 @@ def render_row(row: dict[str, Any]) -> list[str]:
         lines.append(f"--- agent: {json.dumps(metadata, ensure_ascii=False)[:2000]}")
     verifier = row["verifier"] or {}
     if verifier.get("output") or verifier.get("exit_code") is not None:
-        lines += [f"--- verifier (exit code {verifier.get('exit_code')})", (verifier.get("output") or "").rstrip()]
+        output = verifier.get("output") or ""
+        tail = ending(output, TAIL_CHARS, was_cut=len(output) >= TAIL_CHARS)
+        lines += [f"--- verifier (exit code {verifier.get('exit_code')})", tail.rstrip()]
     lines += [f"evidence: {sign}" for sign in verifier.get("evidence") or ()]
     if row.get("traceback"):
         lines += ["--- traceback", row["traceback"].rstrip()]
     return lines
+
+
+def _agent(row: dict[str, Any]) -> str:
+    """Whether and how long the agent ran. Turns are model calls: agents without a model have none."""
+    ran = row["messages"] or (row.get("clocks") or {}).get("agent_s")
+    if row["stop_reason"] == NOT_RUN or not ran:
+        return "the agent did not run"
+    if not row["model"]:
+        return f"agent {row['agent']}, without a model; stopped: {row['stop_reason']}"
+    turns = row["turns"]
+    return f"{turns} {'turn' if turns == 1 else 'turns'}, stopped: {row['stop_reason']}"
 
 
 def _tools(row: dict[str, Any]) -> list[str]:

@@ -125,10 +125,14 @@ class Summary:
 
     total: GroupSummary
     cancelled: int
+    """Rollouts that are not counted: cancelled ones and unused ones."""
+    unused: int
     by_category: dict[str, GroupSummary]
     by_difficulty: dict[str, GroupSummary]
     causes: dict[str, int]
     """Cause -> rollouts, over all outcomes but plain passes."""
+    without_reward: list[str]
+    """Ids of tasks of which a verifier gave no reward."""
     usage: Usage
     unpriced: int
     """Rollouts that used tokens but whose cost is unknown."""
@@ -157,9 +161,11 @@ class Summary:
         return {
             "rollouts": self.total.as_json(),
             "cancelled": self.cancelled,
+            "unused": self.unused,
             "by_category": {name: group.as_json() for name, group in self.by_category.items()},
             "by_difficulty": {name: group.as_json() for name, group in self.by_difficulty.items()},
             "causes": self.causes,
+            "without_reward": self.without_reward,
             "usage": dataclasses.asdict(self.usage),
             "unpriced_rollouts": self.unpriced,
             "turns": self.turns,
@@ -209,9 +215,11 @@ def summarize(
     return Summary(
         total=total,
         cancelled=len(every) - len(counted),
+        unused=sum(1 for row in every if row["cause"] == "unused"),
         by_category=_groups(counted, "category", str),
         by_difficulty=_groups(counted, "difficulty", lambda name: (order.get(name, 9), name)),
         causes=dict(collections.Counter(row["cause"] for row in counted if row["cause"]).most_common()),
+        without_reward=list(dict.fromkeys(row["task_id"] for row in counted if row["cause"] in VERIFIER_CAUSES)),
         usage=usage,
         unpriced=sum(
             1 for row in every if row["usage"]["cost_usd"] is None and (row["usage"]["completion_tokens"] or 0) > 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Mapping, Sequence
 
-from pytest_hermes.artifacts.summary import VERIFIER_CAUSES, GroupSummary, Skipped, Summary
+from pytest_hermes.artifacts.summary import GroupSummary, Skipped, Summary
 from pytest_hermes.artifacts.task_summary import Attempts, TaskSummary, Typical
 from pytest_hermes.shown import shown_line
 
@@ -23,6 +23,8 @@ def render(summary: Summary) -> list[str]:
         + (f" ({summary.cancelled} more cancelled or unused)" if summary.cancelled else "")
         + (f"; {summary.retried} needed a retry" if summary.retried else "")
     ]
+    if summary.unused:
+        lines.append(f"  unused ({summary.unused}): the test skipped or failed before it asked for its rollout")
     lines += _skipped_lines(summary.skipped)
     if total.pass_rate is not None:
         lines.append(_rate_line(total))
@@ -35,8 +37,9 @@ def render(summary: Summary) -> list[str]:
             lines += [f"  {name:<{width}}  {_group_line(group, total.part_scores)}" for name, group in groups.items()]
     if summary.causes:
         lines.append("causes: " + ", ".join(f"{cause} {count}" for cause, count in summary.causes.items()))
-        if not summary.oracle and any(cause in summary.causes for cause in VERIFIER_CAUSES):
-            lines.append("  a verifier gave no reward: check the benchmark with --hermes-agent=oracle")
+        if summary.without_reward and not summary.oracle:
+            names = _some(summary.without_reward, 5)
+            lines.append(f"  a verifier gave no reward ({names}): check the benchmark with --hermes-agent=oracle")
     if summary.flagged:
         lines.append(f"signs of tampering: {', '.join(summary.flagged)}")
     for distribution, drawn in summary.distributions.items():
@@ -55,10 +58,14 @@ def render(summary: Summary) -> list[str]:
         lines.append("slowest:")
         width = max(len(label) for label, _, _ in summary.slowest)
         for label, seconds, clocks in summary.slowest:
-            parts = ", ".join(
-                f"{name.removesuffix('_s')} {value:.1f}" for name, value in clocks.items() if value >= 0.05
+            shares = {name.removesuffix("_s"): value for name, value in clocks.items() if value >= 0.05}
+            queued = shares.pop("queued", None)
+            parts = ", ".join(f"{name} {value:.1f}" for name, value in shares.items())
+            lines.append(
+                f"  {label:<{width}}  {seconds:7.1f} s"
+                + (f"  ({parts})" if parts else "")
+                + (f", after {queued:.1f} s in the queue" if queued else "")
             )
-            lines.append(f"  {label:<{width}}  {seconds:7.1f} s" + (f"  ({parts})" if parts else ""))
     return lines
 
 
@@ -171,7 +178,21 @@ def _usage_line(summary: Summary) -> str:
 def render_tasks(tasks: Sequence[TaskSummary]) -> list[str]:
     """A line per task in aligned columns. Means are over valid rollouts, tokens and cost are of all attempts."""
     table: list[tuple[str, ...]] = [
-        ("task", "benchmark", "n", "passed", "failed", "invalid", "reward", "s", "turns", "prompt", "compl.", "$")
+        (
+            "task",
+            "benchmark",
+            "n",
+            "passed",
+            "failed",
+            "invalid",
+            "reward",
+            "s",
+            "turns",
+            "prompt",
+            "compl.",
+            "$",
+            "cause",
+        )
     ]
     table += [
         (
@@ -184,20 +205,21 @@ def render_tasks(tasks: Sequence[TaskSummary]) -> list[str]:
             _number(task.prompt_tokens, ",d"),
             _number(task.completion_tokens, ",d"),
             _number(task.cost_usd, ",.4f"),
+            task.cause or "",
         )
         for task in tasks
     ]
     if len({task.benchmark for task in tasks}) < 2:
         table = [(cells[0], *cells[2:]) for cells in table]
-    names = len(table[0]) - 10
+    numbers = range(len(table[0]) - 11, len(table[0]) - 1)
     widths = [max(_columns(cell) for cell in column) for column in zip(*table, strict=True)]
-    return ["  ".join(_padded(cells, widths, names)).rstrip() for cells in table]
+    return ["  ".join(_padded(cells, widths, numbers)).rstrip() for cells in table]
 
 
-def _padded(cells: Sequence[str], widths: Sequence[int], names: int) -> list[str]:
+def _padded(cells: Sequence[str], widths: Sequence[int], numbers: range) -> list[str]:
     """Names to the left, numbers to the right."""
     padding = [" " * (width - _columns(cell)) for cell, width in zip(cells, widths, strict=True)]
-    return [c + p if i < names else p + c for i, (c, p) in enumerate(zip(cells, padding, strict=True))]
+    return [p + c if i in numbers else c + p for i, (c, p) in enumerate(zip(cells, padding, strict=True))]
 
 
 def _number(value: float | None, form: str) -> str:

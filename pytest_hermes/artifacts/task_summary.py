@@ -62,6 +62,8 @@ class TaskSummary:
     passed: int
     failed: int
     invalid: int
+    cause: str | None
+    """The most frequent one of its rollouts, of equally frequent ones the first."""
     mean_reward: float | None
     seconds_mean: float | None
     turns_mean: float | None
@@ -77,6 +79,7 @@ class TaskSummary:
     def of(cls, rows: Sequence[Row]) -> TaskSummary:
         first = rows[0]
         outcomes = collections.Counter(row["outcome"] for row in rows)
+        causes = collections.Counter(row["cause"] for row in rows if row["cause"])
         valid = [row for row in rows if row["outcome"] != "invalid"]
         usage = Usage()
         for row in rows:
@@ -91,6 +94,7 @@ class TaskSummary:
             passed=outcomes["passed"],
             failed=outcomes["failed"],
             invalid=outcomes["invalid"],
+            cause=next((cause for cause, _ in causes.most_common(1)), None),
             mean_reward=_mean([row["reward"] for row in valid if row["reward"] is not None]),
             seconds_mean=_mean([row["finished"] - row["started"] for row in valid]),
             turns_mean=_mean([row["turns"] for row in valid if row["model"]]),

@@ -214,3 +214,102 @@ def test_attempts_taken_over_from_an_earlier_run_are_attempts_of_the_same_tasks(
     assert (found["eval/total_tasks"], found["eval/pass_rate"], found["eval/pass@2"]) == (3, 0.5, pytest.approx(2 / 3))
     samples = [json.loads(line) for line in (new / "evals/luck/samples.jsonl").read_text().splitlines()]
     assert sorted(s["task_name"] for s in samples) == ["always"] * 2 + ["half"] * 2 + ["never"] * 2
+
+
+STOPS = {
+    "-x": ("rollout.check()", ["-x"], pytest.ExitCode.TESTS_FAILED),
+    "ctrl-c": ("raise KeyboardInterrupt", [], pytest.ExitCode.INTERRUPTED),
+}
+
+
+def stopping(bench, body):
+    tasks = ", ".join(f'luck("t{n}", "f")' for n in range(6))
+    bench.write(
+        body=LUCK
+        + f"""
+    benchmark = Benchmark("luck", verify=verify_by_luck, tasks=[{tasks}])
+
+    @benchmark.parametrize
+    def test_task(rollout): {body}
+    """
+    )
+
+
+@pytest.mark.parametrize("way", STOPS)
+def test_a_run_that_was_stopped_says_what_is_missing_and_how_to_go_on(bench, way, capsys):
+    body, arguments, status = STOPS[way]
+    stopping(bench, body)
+    run = bench.run(*arguments, "--hermes-concurrency=1")
+    assert run.result.ret == status
+    name = run.directory.name
+    told = ["stopped early; 5 of 6 tasks have no result", f"go on with: --hermes-resume {name}"]
+    run.result.stdout.fnmatch_lines([*told, "run directory: *"], consecutive=True)
+    assert (run.summary["end"]["state"], run.summary["end"]["without_result"]) == ("stopped early", 5)
+    capsys.readouterr()
+    main(["show", str(run.directory)])
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == f"{run.directory}: {told[0]}" and lines[-1] == f"  {told[1]}"
+
+
+def test_a_stopped_run_of_several_processes_says_so_too(bench):
+    stopping(bench, "rollout.check()")
+    run = bench.run("-x", "-n", "2")
+    run.result.stdout.fnmatch_lines(
+        ["stopped early; * of 6 tasks have no result", f"go on with: --hermes-resume {run.directory.name}"],
+        consecutive=True,
+    )
+
+
+def test_a_run_that_reached_its_end_says_nothing_of_the_kind(bench, processes):
+    bench.write(body=THREE)
+    run = bench.run(*processes)
+    run.result.stdout.no_fnmatch_line("*go on with*")
+    run.result.stdout.no_fnmatch_line("stopped early*")
+    assert (run.summary["end"]["state"], run.summary["end"]["without_result"]) == ("finished", 0)
+
+
+def test_only_errors_of_the_users_code_have_a_traceback_and_an_agent_that_never_began_says_so(bench):
+    bench.write(
+        body="""
+        from pytest_hermes.errors import SandboxLost
+
+        class Agent:
+            needs_model = False
+            async def run(self, prompt, toolbox):
+                from pytest_hermes.agents.result import AgentResult
+                if prompt == "write agent":
+                    raise KeyError("mine")
+                return AgentResult(messages=[])
+
+        def check(v):
+            if v.task.id == "verifier":
+                raise KeyError("mine")
+            try:
+                raise OSError("of a library")
+            except OSError as error:
+                raise SandboxLost("gone") from error
+
+        tasks = [write(name, name) for name in ("agent", "verifier", "sandbox")]
+        tasks.append(Task(id="broken", prompt="x", error="its files are not there"))
+        benchmark = Benchmark("bench", tasks=tasks, verify=check)
+
+        @benchmark.parametrize
+        def test_task(rollout): rollout.check()
+        """
+    )
+    run = bench.run("--hermes-agent=test_bench:Agent", "--hermes-retries=0", "--junitxml=j.xml", model=None)
+    rows = {row["task_id"]: row for row in run.rows.values()}
+    assert {name: (row["cause"], bool(row["traceback"])) for name, row in rows.items()} == {
+        "agent": ("agent_error", True),
+        "verifier": ("verifier_error", True),
+        "sandbox": ("sandbox_lost", False),
+        "broken": ("task_broken", False),
+    }
+    assert {name: row["stop_reason"] for name, row in rows.items()} == {
+        "agent": "error",
+        "verifier": "finished",
+        "sandbox": "finished",
+        "broken": "not_run",
+    }
+    run.result.stdout.fnmatch_lines(["no model calls"])
+    assert all("hermes.turns" not in properties for properties in run.junit().values())

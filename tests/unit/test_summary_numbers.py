@@ -14,6 +14,7 @@ import pytest
 from pytest_hermes.artifacts import eval_files
 from pytest_hermes.artifacts.eval_files import metrics, write_eval_files
 from pytest_hermes.artifacts.run_directory import RunDirectory, RunIdentity
+from pytest_hermes.artifacts.run_end import end_of
 from pytest_hermes.artifacts.run_reader import locate, read_manifest, whole_rows
 from pytest_hermes.artifacts.summary import summarize, summarize_run
 from pytest_hermes.artifacts.summary_text import render, render_tasks
@@ -225,7 +226,8 @@ def test_the_tasks_of_a_run_have_means_over_valid_rollouts_and_sums_over_all():
     (task,) = summarize(rows).as_json()["tasks"]
     assert task == {
         "task": "a", "benchmark": "b", "test": "t.py::test_task", "category": None, "difficulty": None, "attempts": 3,
-        "passed": 1, "failed": 1, "invalid": 1, "mean_reward": 0.5, "seconds_mean": 20.0, "turns_mean": 5.0,
+        "passed": 1, "failed": 1, "invalid": 1, "cause": "reward_below_threshold",
+        "mean_reward": 0.5, "seconds_mean": 20.0, "turns_mean": 5.0,
         "prompt_tokens": 300, "completion_tokens": 30, "cost_usd": 1.0,
     }  # fmt: skip
     assert "mean (median) of a rollout: 20.0 s (20.0), 5.0 turns (5.0), 100 prompt tokens (100)," in text(rows)
@@ -249,9 +251,10 @@ def test_the_table_of_tasks_is_aligned_in_the_order_of_the_run():
         *attempts("世界\x1b[31m", "ff"),
     ]
     lines = render_tasks(summarize(rows).tasks)
-    assert words(lines[0]) == "task n passed failed invalid reward s turns prompt compl. $"
-    assert words(lines[1]) == "b 2 1 1 0 0.500 10.0 3.0 200 20 1.0000"
-    assert words(lines[2]).endswith("-end 2 1 0 1 1.000 10.0 3.0 246,912 20 -")
+    assert words(lines[0]) == "task n passed failed invalid reward s turns prompt compl. $ cause"
+    assert words(lines[1]) == "b 2 1 1 0 0.500 10.0 3.0 200 20 1.0000 reward_below_threshold"
+    assert words(lines[2]).endswith("-end 2 1 0 1 1.000 10.0 3.0 246,912 20 - image")
+    assert lines[1].index("reward_below_threshold") == lines[2].index("image")
     assert lines[2].startswith("xxx") and "…" in lines[2]
     assert "\x1b" not in "".join(lines)
     assert len({line.index(cell) for line, cell in ((lines[1], "0.500"), (lines[2], "1.000"))}) == 1
@@ -316,11 +319,113 @@ def test_show_prints_the_tasks_and_the_skipped(write_run, capsys):
     ]
     main(["show", str(run)])
     assert "1 of 2 tasks skipped: q (too big)" in capsys.readouterr().out
-    main(["show", str(run), "--tasks", "--json"])
+    main(["show", str(run), "--json"])
     found = json.loads(capsys.readouterr().out)
     assert (
         found["tasks"][0]["attempts"] == 2 and found["skipped"]["tasks"] == 1 and found["attempts"]["pass_at_1"] == 0.5
     )
+    main(["show", str(run), "--tasks", "--json"])
+    assert [json.loads(line) for line in capsys.readouterr().out.splitlines()] == [
+        {"run": str(run), **found["tasks"][0]}
+    ]
+
+
+# -- how far it came -----------------------------------------------------------------------------------
+
+
+def selected(*tasks, attempts=1, **more):
+    """A manifest of one benchmark with these tasks."""
+    settings = {"b": {"env": {"attempts": attempts}, "openai": {"model_name": "m"}}}
+    return {"settings": settings, "datasets": {"b": {"tasks": dict.fromkeys(tasks, "d")}}, **more}
+
+
+def ended(run, stopped_early=None):
+    return end_of(run, locate(run), read_manifest(run), stopped_early=stopped_early)
+
+
+def test_a_run_that_was_killed_says_what_is_missing_and_how_to_go_on(write_run, capsys):
+    rows = [row("a"), row("b", "invalid", cause="cancelled"), row("c", "invalid", cause="unused")]
+    run = write_run(rows, **selected("a", "b", "c", "d", "q", "größe"), skipped={"t.py::test_task[q-fast]": "too big"})
+    main(["show", str(run)])
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == (
+        f"{run}: not finished (no summary.json: it was killed, or pytest printed no summary); "
+        "4 of 5 tasks have no result"
+    )
+    assert lines[1:3] == [
+        "  1 rollout: 1 passed, 0 failed, 0 invalid (2 more cancelled or unused)",
+        "    unused (1): the test skipped or failed before it asked for its rollout",
+    ]
+    assert lines[-1] == f"  go on with: --hermes-resume {run.name}"
+    main(["show", "--json", str(run)])
+    end = json.loads(capsys.readouterr().out)["end"]
+    assert (end["state"], end["tasks"], end["without_result"]) == ("not finished", 5, 4)
+
+
+def test_a_run_at_work_says_so_and_one_that_reached_its_end_says_nothing(write_run, capsys):
+    run = write_run([row("a")], **selected("a", "b"))
+    directory = RunDirectory(RunIdentity("r", "utc", str(run.parent)), "b", "gw9")
+    directory.make(dict)
+    assert ended(run).headline == "still going on; 1 of 2 tasks has no result" and ended(run).advice is None
+    directory.close()
+    (run / "summary.json").write_text("{}")  # of an earlier version: it ended
+    main(["show", str(run)])
+    assert capsys.readouterr().out.startswith(f"{run}:\n") and ended(run).advice is None
+
+
+def test_a_run_that_was_stopped_says_it_then_and_when_it_is_read_again(write_run):
+    run = write_run([row("a"), row("b")], **selected("a", "b", "c"))
+    then = ended(run, stopped_early=True)
+    assert then.headline == "stopped early; 1 of 3 tasks has no result"
+    assert then.advice == "go on with: --hermes-resume utc-b-r"
+    (run / "summary.json").write_text(json.dumps({"end": then.as_json()}))
+    assert ended(run) == then
+    whole = write_run([row("c")], **selected("a", "b", "c"))  # the last one failed: there is nothing left to do
+    assert (ended(whole, stopped_early=True).headline, ended(whole, stopped_early=True).advice) == (None, None)
+
+
+def test_missing_attempts_are_told_by_task(write_run):
+    run = write_run([*attempts("a", "pppp"), row("b", of=4)], **selected("a", "b", "c", attempts=4))
+    assert ended(run, stopped_early=True).headline == (
+        "stopped early; 1 of 3 tasks has no result, 1 task has fewer than 4 attempts"
+    )
+
+
+@pytest.mark.parametrize("node", ["t.py::test_own", "t.py::T::test_own[2]", "t.py::test_task[test_own:1-fast]"])
+def test_skipped_tasks_are_not_missing(write_run, node):
+    run = write_run([row("a")], **selected("a", "test_own"), skipped={node: "why"})
+    assert (ended(run).tasks, ended(run).without_result) == (1, 0)
+
+
+def test_show_of_a_resumed_run_names_the_one_before(write_run, capsys):
+    run = write_run([row("a")], **selected("a"), resumed_from="/runs/before")
+    (run / "summary.json").write_text("{}")
+    main(["show", str(run)])
+    assert capsys.readouterr().out.startswith(f"{run} (resumed from before):\n")
+
+
+# -- causes and times ----------------------------------------------------------------------------------
+
+
+def test_tasks_whose_verifier_gave_no_reward_are_named_up_to_five():
+    rows = [row(f"t{n}", "failed", cause="verifier_no_reward") for n in range(7)] + [row("good")]
+    advice = "check the benchmark with --hermes-agent=oracle"
+    assert f"  a verifier gave no reward (t0, t1, t2, t3, t4 and 2 more): {advice}\n" in text(rows)
+    assert advice not in text([entry | {"agent": "oracle"} for entry in rows])
+
+
+def test_the_cause_of_a_task_is_its_most_frequent_one():
+    rows = attempts("a", "pfffi")
+    rows[1]["cause"] = "timeout"
+    assert [task.cause for task in summarize([*rows, row("b")]).tasks] == ["reward_below_threshold", None]
+
+
+def test_the_wait_for_a_slot_is_told_apart_from_the_time_that_it_is_no_part_of():
+    clocks = {"queued_s": 4.8, "provision_s": 0.2, "agent_s": 9.0, "verify_s": 0.01}
+    assert "  test_task[a]     10.0 s  (provision 0.2, agent 9.0), after 4.8 s in the queue" in text(
+        [row("a", clocks=clocks)]
+    )
+    assert "queue" not in text([row("a")])
 
 
 # -- evaluation files ----------------------------------------------------------------------------------
