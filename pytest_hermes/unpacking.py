@@ -23,6 +23,16 @@ PATH_MAX = 4096
 NAME_MAX = 255
 DAMAGE = (tarfile.TarError, ValueError, OverflowError, EOFError, LookupError, RecursionError)
 """What `tarfile` raises on forged headers."""
+MAX_EXTENSION_BYTES = 1 << 20
+MAX_HEADER_BYTES = 100 << 20
+EXTENSIONS = (
+    tarfile.GNUTYPE_LONGNAME,
+    tarfile.GNUTYPE_LONGLINK,
+    tarfile.XHDTYPE,
+    tarfile.XGLTYPE,
+    tarfile.SOLARIS_XHDTYPE,
+)
+"""Kinds of members that are more headers of the next one, read into memory as a whole."""
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -45,10 +55,22 @@ class Unpacked:
 
 
 class _Member(tarfile.TarInfo):
+    """Headers that `tarfile` would expand in memory are refused: a few kilobytes ask for any amount."""
+
     def _block(self, count: int) -> int:
         if count < 0:  # tarfile would go backwards and read the same headers for ever (CVE-2025-8194)
             raise tarfile.ReadError("a member of negative size")
         return -(-count // tarfile.BLOCKSIZE) * tarfile.BLOCKSIZE
+
+    def _proc_member(self, tar: tarfile.TarFile) -> tarfile.TarInfo:
+        if self.type in EXTENSIONS:
+            tar.header_bytes = getattr(tar, "header_bytes", 0) + self.size  # type: ignore[attr-defined]
+            if self.size > MAX_EXTENSION_BYTES or tar.header_bytes > MAX_HEADER_BYTES:  # type: ignore[attr-defined]
+                raise tarfile.ReadError(f"a header of {self.size:,} bytes")
+        return super()._proc_member(tar)  # type: ignore[misc,no-any-return]
+
+    def _proc_gnusparse_10(self, *_: object) -> None:
+        raise tarfile.ReadError("a sparse file with its map in its content")
 
 
 @contextlib.contextmanager

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-import contextlib
 import gzip
 import io
 import itertools
@@ -17,7 +16,7 @@ import stat
 import tarfile
 import tempfile
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import PurePosixPath
 from typing import IO
 
@@ -32,15 +31,6 @@ IN_MEMORY_BYTES = 16 << 20
 CHUNK_BYTES = 1 << 20
 SMALLEST_STEP = 1 << 10
 MAX_PARTS = 100_000
-MAX_EXTENSION_BYTES = 1 << 20
-EXTENSIONS = (
-    tarfile.GNUTYPE_LONGNAME,
-    tarfile.GNUTYPE_LONGLINK,
-    tarfile.XHDTYPE,
-    tarfile.XGLTYPE,
-    tarfile.SOLARIS_XHDTYPE,
-)
-"""Kinds of members that are more headers of the next one, read into memory as a whole."""
 GZIP_MAGIC = b"\x1f\x8b"
 GZIP_IN_BASE64 = b"H4sI"
 
@@ -68,7 +58,7 @@ def entries_of(packed: bytes, what: str, *, max_bytes: int = MAX_BYTES, max_file
     headers = 0
     with _expanded(packed, what, max_bytes) as archive:
         try:
-            with _opened(archive) as tar:
+            with unpacking.opened(archive) as tar:
                 for member in unpacking.members(archive, tar):
                     headers += 1
                     if headers > 2 * max_files:
@@ -76,7 +66,7 @@ def entries_of(packed: bytes, what: str, *, max_bytes: int = MAX_BYTES, max_file
                     name = _safe_name(member.name, what)
                     if member.isdir():
                         continue
-                    if not member.isreg():
+                    if not member.isreg() or member.issparse():
                         raise TaskError(
                             f"{what}: {member.name!r} is {_kind(member)}; only files and directories may be in it"
                         )
@@ -157,33 +147,6 @@ def _inflate(packed: bytes, plain: IO[bytes], what: str, most: int, max_bytes: i
             raise TaskError(f"{what} is cut off")
 
 
-@contextlib.contextmanager
-def _opened(archive: IO[bytes]) -> Iterator[tarfile.TarFile]:
-    """The archive. Headers that `tarfile` would expand in memory are refused: a few kilobytes ask for any amount."""
-    left = MAX_HEADERS * tarfile.BLOCKSIZE
-
-    class Member(unpacking._Member):
-        def _proc_member(self, tar: tarfile.TarFile) -> tarfile.TarInfo:
-            nonlocal left
-            if self.type == tarfile.GNUTYPE_SPARSE:
-                raise tarfile.ReadError("a sparse file")
-            if self.type in EXTENSIONS:
-                left -= self.size
-                if self.size > MAX_EXTENSION_BYTES or left < 0:
-                    raise tarfile.ReadError(f"a header of {self.size:,} bytes")
-            return super()._proc_member(tar)  # type: ignore[misc,no-any-return]
-
-        def _proc_gnusparse_10(self, *_: object) -> None:
-            raise tarfile.ReadError("a sparse file")
-
-    try:
-        tar = tarfile.open(fileobj=archive, mode="r:", tarinfo=Member)  # noqa: SIM115 - closed below
-    except unpacking.DAMAGE as error:
-        raise TransferError(f"not a tar archive, or a damaged one: {error}") from error
-    with tar:
-        yield tar
-
-
 def _safe_name(name: str, what: str) -> str:
     """The name without `./`; "" for the root itself. Raises TaskError for one that leads elsewhere."""
     size = len(name.encode(errors="surrogateescape"))
@@ -200,4 +163,6 @@ def _safe_name(name: str, what: str) -> str:
 def _kind(member: tarfile.TarInfo) -> str:
     if member.issym() or member.islnk():
         return f"a link (to {member.linkname!r})"
+    if member.issparse():
+        return "a sparse file"
     return "a device" if member.isdev() and not member.isfifo() else "neither a file nor a directory"

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from test_archives import FORGED
 
 from pytest_hermes import transfers
 from pytest_hermes.artifacts.collect import collect
@@ -157,6 +158,13 @@ def sparse(size: int) -> bytes:
         info.pax_headers = {"GNU.sparse.map": f"{size},0", "GNU.sparse.size": str(size)}
         archive.addfile(info)
     return buffer.getvalue()
+
+
+@pytest.mark.parametrize("kind", sorted(FORGED))
+def test_headers_that_expand_in_memory_are_refused_before_they_do(tmp_path: Path, growth, kind: str) -> None:
+    with growth() as grown:
+        (refused,) = directory(FORGED[kind], tmp_path / "a")
+    assert "damaged" in refused["error"] and grown.mb < 60
 
 
 def test_the_expanded_size_of_a_sparse_file_counts(tmp_path: Path) -> None:
