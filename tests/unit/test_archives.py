@@ -122,7 +122,7 @@ def test_a_sparse_member_counts_by_what_it_expands_to() -> None:
         entries_of(plain.getvalue(), "x")
 
 
-def test_a_gzip_file_in_very_many_parts_takes_no_longer_than_its_size() -> None:
+def test_a_gzip_file_in_very_many_parts() -> None:
     plain = archive(("a", {}, b"1"), compress=False)
     parts = gzip.compress(plain) + gzip.compress(b"") * 60_000
     assert entries_of(parts, "x") == [("a", 0o644, b"1")]
