@@ -44,9 +44,9 @@ def default_root() -> Path:
 
 def allowed_environment(passthrough: Iterable[str]) -> dict[str, str]:
     """The part of the harness's environment that a sandbox may see: an allow-list, never a block-list."""
-    names = [*_PASSED_ON, *passthrough]
-    found = {name: os.environ[name] for name in names if name in os.environ}
-    found |= {name: value for name, value in os.environ.items() if name.startswith("LC_")}
+    names = [*_PASSED_ON, *passthrough, *(name for name in os.environ if name.startswith("LC_"))]
+    # Asked for one by one: pytest's thread sets and deletes PYTEST_CURRENT_TEST meanwhile.
+    found = {name: value for name in names if (value := os.environ.get(name)) is not None}
     return {"PATH": os.defpath, "LANG": "C.UTF-8", "TERM": "dumb", **found}
 
 

@@ -15,6 +15,7 @@ import pytest
 from pytest_hermes.errors import ConfigurationError
 from pytest_hermes.sandbox.docker_client import daemon_url
 from pytest_hermes.sandbox.labels import Owner
+from pytest_hermes.sandbox.local import allowed_environment
 from pytest_hermes.sandbox.registry import check_backend, make_provider
 from pytest_hermes.sandbox.starts import Slots
 
@@ -142,3 +143,15 @@ def test_registry_imports_no_backend() -> None:
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
+
+
+def test_variables_that_another_thread_deletes_meanwhile(monkeypatch):
+    class Shrinking(dict[str, str]):
+        def __iter__(self):
+            yield from [*self.keys(), "LC_GONE"]
+
+        def items(self):
+            yield from [(name, self[name]) for name in self]
+
+    monkeypatch.setattr(os, "environ", Shrinking(PATH="/bin", LC_ALL="C", OTHER="x"))
+    assert allowed_environment(["MINE"]) == {"PATH": "/bin", "LANG": "C.UTF-8", "TERM": "dumb", "LC_ALL": "C"}
