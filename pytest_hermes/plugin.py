@@ -47,6 +47,8 @@ def pytest_configure(config: pytest.Config) -> None:
     hermes = config.stash[session_key] = session.HermesSession(config)
     if hermes.replays is not None:
         config.pluginmanager.register(hermes.replays, "hermes-replays")
+    if session.names_groups(config):
+        config.pluginmanager.register(session.GroupCheck(hermes), "hermes-groups")
     if not hermes.on_worker:
         from pytest_hermes.controller import Controller
 
@@ -72,11 +74,9 @@ def pytest_make_collect_report(collector: pytest.Collector) -> Generator[None, p
     return report
 
 
-@pytest.hookimpl(wrapper=True, tryfirst=True)
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Generator[None, None, None]:
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     hermes = _session(config)
-    hermes.refuse_unknown_groups(items)
-    yield  # what others deselect and reorder
     hermes.take(items)
     if hermes.items and hermes.on_worker and not hermes.fail_fast:
         from pytest_hermes.scheduling import order_for_workers

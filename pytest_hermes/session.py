@@ -97,7 +97,7 @@ class HermesSession:
             if why is None and self.past is not None:
                 why = self._refusal(self.past)
             if why is not None:
-                self._refuse(why, items)
+                self.refuse(why, items)
             elif not self.on_worker:
                 refuse_unusable_root(Path(self.identity.root))
 
@@ -111,7 +111,7 @@ class HermesSession:
         except ConfigurationError as error:
             return f"--hermes-resume={past.path.name}: {error}"
 
-    def _refuse(self, why: str, items: list[pytest.Item]) -> None:
+    def refuse(self, why: str, items: list[pytest.Item]) -> None:
         """Stop before anything starts. A worker cannot: it drops its items and tells the controller."""
         if not self.on_worker:
             raise pytest.UsageError(why)
@@ -128,18 +128,6 @@ class HermesSession:
         hooked = bool(self.config.hook.pytest_hermes_make_sandbox.get_hookimpls())
         jobs = [item.stash[job_key] for item in self.items if will_run(item)]
         return refusal(jobs, own_sandboxes=hooked or self.past is not None)
-
-    def refuse_unknown_groups(self, items: list[pytest.Item]) -> None:
-        """Stop where `-m` names a difficulty or category that no collected task has: a typo would select nothing."""
-        expression = self.config.getoption("markexpr", "")
-        if "difficulty_" not in expression and "category_" not in expression:
-            return
-        from pytest_hermes.collection import job_of
-        from pytest_hermes.preflight import unknown_group
-
-        jobs = [job for item in items if (job := job_of(item, self.settings_for)) is not None]
-        if jobs and (why := unknown_group(expression, [job.task for job in jobs], self.config.getini("markers"))):
-            self._refuse(why, items)
 
     def job(self, item: pytest.Item) -> Job | None:
         """What the item rolls out; None for items that are not ours."""
@@ -286,6 +274,32 @@ class HermesSession:
             self._run.close()
             gc.set_threshold(*self._thresholds)
             gc.unfreeze()
+
+
+def names_groups(config: pytest.Config) -> bool:
+    """Whether `-m` may name a difficulty or a category of tasks."""
+    expression = config.getoption("markexpr", "")
+    return "difficulty_" in expression or "category_" in expression
+
+
+class GroupCheck:
+    """Stops a session where `-m` names a difficulty or category that no collected task has: a typo selects nothing.
+
+    A plugin of its own, because it comes before other plugins deselect items, and what the session takes comes after.
+    """
+
+    def __init__(self, hermes: HermesSession) -> None:
+        self._hermes = hermes
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
+        from pytest_hermes.collection import job_of
+        from pytest_hermes.preflight import unknown_group
+
+        tasks = [job.task for item in items if (job := job_of(item, self._hermes.settings_for)) is not None]
+        why = unknown_group(config.getoption("markexpr"), tasks, config.getini("markers")) if tasks else None
+        if why is not None:
+            self._hermes.refuse(why, items)
 
 
 def identity_of(config: pytest.Config) -> RunIdentity:

@@ -71,7 +71,6 @@ while True:
             time.sleep(0.1)
             pathlib.Path('/logs/verifier/reward.txt').write_text('1')
             os.kill(int(entry.parent.name), signal.{})
-            time.sleep(2)
     time.sleep(0.02)
 """
 WHEELS = r"""

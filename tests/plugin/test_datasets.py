@@ -92,6 +92,7 @@ def test_a_run_asks_once_and_a_pinned_one_not_at_all(pytester: pytest.Pytester, 
     assert hub.requests == []
 
 
+@pytest.mark.slow
 def test_a_branch_that_moves_is_followed_by_the_next_run(pytester: pytest.Pytester, hub: Hub) -> None:
     assert "8 tests collected" in collect(pytester).stdout.str()
     pack([SAMPLES / "fix-git"], hub.root / NAME / "data" / "train-00000-of-00001.parquet")
@@ -99,6 +100,7 @@ def test_a_branch_that_moves_is_followed_by_the_next_run(pytester: pytest.Pytest
     assert "1 test collected" in collect(pytester).stdout.str()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("offline", [True, False], ids=["offline mode", "no connection"])
 def test_without_a_connection_the_cache_is_used_and_that_is_said(
     pytester: pytest.Pytester, hub: Hub, monkeypatch: pytest.MonkeyPatch, offline: bool
@@ -114,6 +116,7 @@ def test_without_a_connection_the_cache_is_used_and_that_is_said(
     assert other.ret == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -132,6 +135,7 @@ def test_mistakes_are_one_line_at_collection(
     assert result.ret != 0 and "Traceback" not in result.stdout.str()
 
 
+@pytest.mark.slow
 def test_a_hub_that_fails_after_it_was_asked_fails_all_workers_with_one_line(
     pytester: pytest.Pytester, hub: Hub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -145,6 +149,7 @@ def test_a_hub_that_fails_after_it_was_asked_fails_all_workers_with_one_line(
     assert "Traceback" not in text and "Different tests were collected" not in text
 
 
+@pytest.mark.slow
 def test_an_answer_that_is_not_the_hub_s_is_a_hub_that_cannot_be_reached(
     pytester: pytest.Pytester, hub: Hub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -203,6 +208,7 @@ def test_terminal_bench_skips_on_modal_what_cannot_run_there() -> None:
     assert set(benchmark.backend_skips["modal"]) == {"qemu-startup", "qemu-alpine-ssh", "crack-7z-hash"}
 
 
+@pytest.mark.slow
 def test_a_directory_called_datasets_is_not_the_package(pytester: pytest.Pytester, hub: Hub) -> None:
     pytester.mkpydir("datasets")
     assert "8 tests collected" in collect(pytester).stdout.str()

@@ -97,6 +97,7 @@ def test_valid_rows_are_replayed_and_the_rest_is_run(bench, processes):
     assert json.loads((new / "summary.json").read_text())["rollouts"]["rollouts"] == 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", ["below the run root", "relative", "absolute"])
 def test_the_run_may_be_a_name_or_a_path(bench, place):
     old = first_run(bench, *SOME)
@@ -132,6 +133,7 @@ BODIES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", BODIES)
 def test_a_body_judges_a_replay_as_it_judged_the_rollout(bench, name):
     body, outcomes = BODIES[name]
@@ -169,6 +171,7 @@ UNLUCKY = """
 """
 
 
+@pytest.mark.slow
 def test_invalid_rollouts_are_run_again(bench, processes):
     bench.pytester.makeconftest(UNLUCKY)
     (bench.pytester.path / "unlucky").touch()
@@ -187,6 +190,7 @@ def edit_rows(run: Path, change) -> None:
         shard.write_text("".join(json.dumps(change(row)) + "\n" for row in lines))
 
 
+@pytest.mark.slow
 def test_cancelled_and_unused_rollouts_are_run_again(bench):
     old = first_run(bench)
     causes = {"right": "cancelled", "wrong": "unused", "other": "sandbox_lost"}
@@ -199,6 +203,7 @@ def test_cancelled_and_unused_rollouts_are_run_again(bench):
     assert verified(bench) == ["other", "right", "wrong"]
 
 
+@pytest.mark.slow
 def test_a_changed_task_is_run_again_and_counted(bench, processes):
     old = first_run(bench)
     bench.write(body=SUITE.replace('write("other", "c")', 'write("other", "changed")'))
@@ -236,6 +241,7 @@ def test_a_changed_configuration_is_refused_before_anything_starts(bench, name):
     assert verified(bench) == [] and directories(bench) == [old]
 
 
+@pytest.mark.slow
 def test_workers_refuse_a_changed_configuration_once_and_run_nothing(bench):
     bench.pytester.makepyfile(test_plain="from pathlib import Path\ndef test_plain(): Path('ran').touch()")
     old = first_run(bench, "test_bench.py", *SOME, "--hermes-temperature=0.6")
@@ -248,6 +254,7 @@ def test_workers_refuse_a_changed_configuration_once_and_run_nothing(bench):
     assert not (bench.pytester.path / "ran").exists()
 
 
+@pytest.mark.slow
 def test_what_does_not_change_results_may_change(bench):
     old = first_run(bench, *SOME)
     run = bench.run(
@@ -293,6 +300,7 @@ DEFINED = """
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", BENCHMARKS)
 def test_a_changed_benchmark_is_refused(bench, name):
     then, now, line = BENCHMARKS[name]
@@ -303,6 +311,7 @@ def test_a_changed_benchmark_is_refused(bench, name):
     assert any(found.startswith(f"  {line}") for found in run.result.errlines), run.result.errlines
 
 
+@pytest.mark.slow
 def test_a_benchmark_that_the_run_did_not_have_is_run(bench, processes):
     old = first_run(bench)
     bench.write("test_more", body=SUITE.replace('Benchmark("bench"', 'Benchmark("more"'))
@@ -311,6 +320,7 @@ def test_a_benchmark_that_the_run_did_not_have_is_run(bench, processes):
     assert resumed_line(run) == "4 replayed, 4 new"
 
 
+@pytest.mark.slow
 def test_keys_are_no_difference_and_are_shown_nowhere(bench):
     then = ["--hermes-set", "openai.api_key=sk-then", "--hermes-set", "env.extra_body={auth: {api_key: sk-inner-then}}"]
     now = ["--hermes-set", "openai.api_key=sk-now", "--hermes-set", "env.extra_body={auth: {api_key: sk-inner-now}}"]
@@ -343,6 +353,7 @@ def refusal(run) -> str:
     return line.removeprefix("ERROR: ")
 
 
+@pytest.mark.slow
 def test_a_run_that_is_alive_is_refused(bench, processes):
     old = first_run(bench, *SOME)
     with (old / "locks" / "engines").open() as lock:
@@ -368,6 +379,7 @@ def test_a_wrong_run_is_one_line_with_a_hint(bench, processes):
     assert "written in format 99, this version reads up to 1. Install a newer pytest-hermes" in said
 
 
+@pytest.mark.slow
 def test_rows_that_cannot_be_read_are_one_line(bench):
     old = first_run(bench)
     (shard,) = old.glob("rollouts-*.jsonl")
@@ -450,6 +462,7 @@ def test_a_body_that_needs_the_sandbox_is_not_run_again(bench, processes):
     assert rows(directories(bench)[1])["test_scored"]["reward"] == 0.75
 
 
+@pytest.mark.slow
 def test_a_benchmark_whose_body_asks_for_ctx(bench, processes):
     suite = SUITE.replace(
         "def test_task(rollout): rollout.check()",
@@ -463,6 +476,7 @@ def test_a_benchmark_whose_body_asks_for_ctx(bench, processes):
     run.result.stdout.fnmatch_lines(["*reward 0.25 < 1*"])
 
 
+@pytest.mark.slow
 def test_marks_that_changed_their_tools_are_changed_tasks(bench):
     old = first_run(bench, body=FORM_1)
     changed = FORM_1.replace(
@@ -473,6 +487,7 @@ def test_marks_that_changed_their_tools_are_changed_tasks(bench):
     assert verified(bench) == ["bad"] and resumed_line(run) == "1 replayed, 1 changed task"
 
 
+@pytest.mark.slow
 def test_skips_and_expected_failures(bench, processes):
     suite = SUITE.replace(
         "    @benchmark.parametrize",
@@ -493,6 +508,7 @@ def test_skips_and_expected_failures(bench, processes):
     assert verified(bench) == [] and resumed_line(run) == "8 replayed"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", [("--hermes-concurrency=1",), ("--hermes-concurrency=4",), ("-n", "2")], ids=" ".join)
 def test_x_stops_at_a_replayed_failure(bench, how):
     old = first_run(bench, *SOME)
@@ -504,6 +520,7 @@ def test_x_stops_at_a_replayed_failure(bench, how):
         assert resumed_line(run) == "2 replayed"
 
 
+@pytest.mark.slow
 def test_lf(bench):
     old = first_run(bench)
     run = bench.run(f"--hermes-resume={old.name}", "--lf", "--hermes-concurrency=1")
@@ -530,6 +547,7 @@ RERUNS = """
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("body", [SUITE, FORM_1], ids=["benchmark", "body judges"])
 def test_a_rerun_of_a_replayed_failure_is_a_real_rollout(bench, processes, body):
     old = first_run(bench, body=body)
@@ -542,6 +560,7 @@ def test_a_rerun_of_a_replayed_failure_is_a_real_rollout(bench, processes, body)
     assert sorted(row["resumed_from"] is None for row in found.values()) == [False, True]
 
 
+@pytest.mark.slow
 def test_pytest_rerunfailures(bench, processes):
     pytest.importorskip("pytest_rerunfailures", reason="pytest-rerunfailures is not installed")
     old = first_run(bench, "-p", "no:rerunfailures")
@@ -550,6 +569,7 @@ def test_pytest_rerunfailures(bench, processes):
     assert verified(bench) == ["wrong"] and resumed_line(run) == "4 replayed"
 
 
+@pytest.mark.slow
 def test_a_resumed_run_can_be_resumed(bench, processes):
     old = first_run(bench, *SOME)
     bench.run(f"--hermes-resume={old.name}", "-k", "right or wrong or other")
@@ -562,6 +582,7 @@ def test_a_resumed_run_can_be_resumed(bench, processes):
     assert origin == {"right": old.name, "wrong": old.name, "other": second.name, "last": None}
 
 
+@pytest.mark.slow
 def test_a_resumed_run_that_ended_early_gives_what_it_had_not_replayed_yet(bench, processes):
     old = first_run(bench, "-k", "right or wrong or other")
     bench.run(f"--hermes-resume={old.name}", "-k", "last or right")
@@ -571,6 +592,7 @@ def test_a_resumed_run_that_ended_early_gives_what_it_had_not_replayed_yet(bench
     assert verified(bench) == [] and resumed_line(run) == "4 replayed"
 
 
+@pytest.mark.slow
 def test_a_complete_run_is_replayed_without_an_engine(bench, processes):
     old = first_run(bench)
     bench.pytester.makeconftest(
@@ -588,12 +610,14 @@ def test_a_complete_run_is_replayed_without_an_engine(bench, processes):
     assert "4 rollouts: 3 passed, 1 failed, 0 invalid" in run.result.outlines
 
 
+@pytest.mark.slow
 def test_only_collecting_does_nothing(bench):
     old = first_run(bench, *SOME)
     run = bench.run(f"--hermes-resume={old.name}", "--hermes-temperature=0.8", "--collect-only", "-q")
     assert run.result.ret == 0 and directories(bench) == [old]
 
 
+@pytest.mark.slow
 def test_more_attempts_keep_those_that_were_made(bench, processes):
     old = first_run(bench)
     run = bench.run(f"--hermes-resume={old.name}", "--hermes-attempts=2", *processes)
@@ -604,6 +628,7 @@ def test_more_attempts_keep_those_that_were_made(bench, processes):
     assert found["test_task[right:2]"]["resumed_from"] is None
 
 
+@pytest.mark.slow
 def test_artifacts_come_along(bench):
     suite = SUITE.replace('write("right", "a")', 'write("right", "a", artifacts=(Artifact("out.txt"),))')
     suite = "    from pytest_hermes.task import Artifact\n" + suite

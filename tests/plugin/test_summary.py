@@ -89,6 +89,7 @@ def test_several_attempts_are_told_by_task(bench, processes, capsys):
     }
 
 
+@pytest.mark.slow
 def test_invalid_attempts_are_not_mixed_into_pass_at_k(bench, processes):
     bench.write(
         body=LUCK
@@ -119,6 +120,7 @@ def test_invalid_attempts_are_not_mixed_into_pass_at_k(bench, processes):
     assert all(s["error"] == "gone" and not s["passed"] for s in samples if s["outcome"] == "invalid")
 
 
+@pytest.mark.slow
 def test_one_attempt_each_shows_wilson_only_and_copies_go_to_the_directory_of_the_setting(bench, processes):
     bench.write(body=THREE)
     run = bench.run("--hermes-set", "env.data_dir_to_save_evals=out/evals", *processes)
@@ -130,6 +132,7 @@ def test_one_attempt_each_shows_wilson_only_and_copies_go_to_the_directory_of_th
         assert copy.read_bytes() == (run.directory / "evals/luck" / name).read_bytes()
 
 
+@pytest.mark.slow
 def test_the_bodys_last_word_is_in_the_samples(bench, processes):
     bench.write(
         body=LUCK
@@ -159,6 +162,7 @@ def test_benchmarks_of_one_run_have_a_pair_each(bench, processes):
     assert [task["benchmark"] for task in run.summary["tasks"]].count("luck") == 3
 
 
+@pytest.mark.slow
 def test_files_that_cannot_be_written_are_one_line_after_the_summary(bench, processes):
     bench.write(body=THREE)
     (bench.pytester.path / "file").write_text("")
@@ -175,6 +179,7 @@ def test_files_that_cannot_be_written_are_one_line_after_the_summary(bench, proc
     assert evals(run)[0]["results"]["all"]["eval/passed_tasks"] == 2
 
 
+@pytest.mark.slow
 def test_a_fault_in_writing_them_loses_nothing(bench, processes):
     bench.write(body=THREE)
     bench.pytester.makeconftest(
@@ -202,6 +207,7 @@ def test_tasks_that_are_skipped_are_told(bench, processes):
     assert evals(run)[0]["results"]["all"]["eval/skipped_tasks"] == 2
 
 
+@pytest.mark.slow
 def test_attempts_taken_over_from_an_earlier_run_are_attempts_of_the_same_tasks(bench, processes):
     bench.write(body=THREE)
     old = bench.run(*processes).directory
@@ -251,6 +257,7 @@ def test_a_run_that_was_stopped_says_what_is_missing_and_how_to_go_on(bench, way
     assert lines[0] == f"{run.directory}: {told[0]}" and lines[-1] == f"  {told[1]}"
 
 
+@pytest.mark.slow
 def test_a_stopped_run_of_several_processes_says_so_too(bench):
     stopping(bench, "rollout.check()")
     run = bench.run("-x", "-n", "2")
@@ -260,6 +267,7 @@ def test_a_stopped_run_of_several_processes_says_so_too(bench):
     )
 
 
+@pytest.mark.slow
 def test_a_run_that_reached_its_end_says_nothing_of_the_kind(bench, processes):
     bench.write(body=THREE)
     run = bench.run(*processes)
@@ -268,6 +276,7 @@ def test_a_run_that_reached_its_end_says_nothing_of_the_kind(bench, processes):
     assert (run.summary["end"]["state"], run.summary["end"]["without_result"]) == ("finished", 0)
 
 
+@pytest.mark.slow
 def test_only_errors_of_the_users_code_have_a_traceback_and_an_agent_that_never_began_says_so(bench):
     bench.write(
         body="""
