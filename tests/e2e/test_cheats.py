@@ -58,19 +58,30 @@ UVX = (
 )
 SCRIPTS = {"plain": PLAIN, "module": MODULE, "strict": STRICT, "uvx": UVX}
 
-IN_BACKGROUND = "cat >/var/tmp/b.py <<'P'\n{}\nP\nsetsid python3 /var/tmp/b.py >/dev/null 2>&1 </dev/null &\nsleep 0.3"
+IN_BACKGROUND = """cat >/var/tmp/b.py <<'P'
+open('/var/tmp/started', 'w').close()
+{}
+P
+setsid python3 /var/tmp/b.py >/dev/null 2>&1 </dev/null &
+until [ -e /var/tmp/started ]; do sleep 0.05; done"""
 WATCH = """
 import os, pathlib, signal, time
+seen = set()
 while True:
     for entry in pathlib.Path('/proc').glob('[0-9]*/cmdline'):
         try:
             words = entry.read_bytes().split(b'\\0')
         except OSError:
             continue
-        if words[0].endswith(b'bash') and words[1:2] == [b'/tests/test.sh']:
+        if words[0].endswith(b'bash') and words[1:2] == [b'/tests/test.sh'] and entry.parent.name not in seen:
+            seen.add(entry.parent.name)
             time.sleep(0.1)
-            pathlib.Path('/logs/verifier/reward.txt').write_text('1')
-            os.kill(int(entry.parent.name), signal.{})
+            try:
+                os.kill(int(entry.parent.name), 0)
+                pathlib.Path('/logs/verifier/reward.txt').write_text('1')
+                os.kill(int(entry.parent.name), signal.{})
+            except ProcessLookupError:
+                pass
     time.sleep(0.02)
 """
 WHEELS = r"""
@@ -171,7 +182,7 @@ from pytest_hermes.datasets.harbor import load_tasks
 async def naive(v):
     await v.sandbox.exec("mkdir -p /logs/verifier")
     await v.sandbox.upload_tar(v.task.tests.files.tar(), "/tests")
-    await v.sandbox.exec(["/bin/bash", "/tests/test.sh"], timeout_s=v.timeout_s - 1, user="root")
+    await v.sandbox.exec(["/bin/bash", "/tests/test.sh"], timeout_s=v.timeout_s / 2, user="root")
     found = await v.sandbox.exec("cd /logs/verifier && cat reward.json 2>/dev/null || cat reward.txt")
     value = json.loads(found.stdout or b"0")
     return value["reward"] if isinstance(value, dict) else value
@@ -196,7 +207,7 @@ def tasks(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (folder / name / "tests").mkdir(parents=True)
         (folder / name / "instruction.md").write_text("Write forty-two to /app/answer.")
         (folder / name / "task.toml").write_text(
-            f'version = "1.0"\n[verifier]\ntimeout_sec = {4 if name == "hang-verifier" else 60}\n'
+            f'version = "1.0"\n[verifier]\ntimeout_sec = {10 if name == "hang-verifier" else 60}\n'
             f'[environment]\ndocker_image = "{IMAGE}"\n'
         )
         (folder / name / "tests" / "test.sh").write_text(SCRIPTS[cheat.script])
