@@ -7,13 +7,13 @@ import functools
 import os
 import shutil
 import subprocess
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 import pytest
+from doubles.loopback import LoopbackServer
 
 from pytest_hermes.sandbox.bubblewrap import why_unusable
 from pytest_hermes.tools.browser.executable import why_unavailable as why_no_browser
@@ -94,15 +94,11 @@ def serving() -> Callable[[Respond], AbstractContextManager[str]]:
             def log_message(self, *_: object) -> None:
                 """Nothing on the terminal."""
 
-        server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
+        server = LoopbackServer(Handler)
         try:
-            yield f"http://127.0.0.1:{server.server_port}"
+            yield server.url
         finally:
-            server.shutdown()
-            thread.join()
-            server.server_close()
+            server.close()
 
     return serve
 

@@ -9,11 +9,12 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import threading
 import urllib.parse
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
+
+from doubles.loopback import LoopbackServer
 
 LARGE = (".parquet", ".gz", ".tar")
 
@@ -70,23 +71,14 @@ class Repository:
         return [*folders, *(self.entry(n) for n, part in zip(names, parts, strict=True) if recursive or len(part) == 1)]
 
 
-class Hub:
+class Hub(LoopbackServer):
     """A running hub. `requests` are the (method, path) it was asked, in order."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
         self.requests: list[tuple[str, str]] = []
         self._repositories: dict[str, Repository] = {}
-        hub = self
-
-        class Handler(_Handler):
-            pass
-
-        Handler.hub = hub
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._thread = threading.Thread(target=self._server.serve_forever)
-        self._thread.start()
-        self.url = f"http://127.0.0.1:{self._server.server_port}"
+        super().__init__(type("Handler", (_Handler,), {"hub": self}))
 
     def repository(self, name: str) -> Repository | None:
         folder = self.root / name
@@ -97,11 +89,6 @@ class Hub:
     def changed(self) -> None:
         """The files below the root were changed."""
         self._repositories.clear()
-
-    def close(self) -> None:
-        self._server.shutdown()
-        self._thread.join()
-        self._server.server_close()
 
 
 @contextlib.contextmanager

@@ -12,17 +12,18 @@ import hashlib
 import io
 import json
 import tarfile
-import threading
 import time
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
+
+from doubles.loopback import LoopbackServer
 
 MANIFEST = "application/vnd.docker.distribution.manifest.v2+json"
 CONFIG = "application/vnd.docker.container.image.v1+json"
 LAYER = "application/vnd.docker.image.rootfs.diff.tar.gzip"
 
 
-class Registry:
+class Registry(LoopbackServer):
     """A running registry. `requests` are the (method, path) it was asked."""
 
     def __init__(self, content: bytes = b"hello\n") -> None:
@@ -52,16 +53,7 @@ class Registry:
             }
         ).encode()
         self.blobs = {_digest(blob): blob for blob in (layer, config)}
-        registry = self
-
-        class Handler(_Handler):
-            pass
-
-        Handler.registry = registry
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._thread = threading.Thread(target=self._server.serve_forever)
-        self._thread.start()
-        self.host = f"127.0.0.1:{self._server.server_port}"
+        super().__init__(type("Handler", (_Handler,), {"registry": self}))
 
     @property
     def manifests(self) -> int:
@@ -73,11 +65,6 @@ class Registry:
         """How often the layer was fetched."""
         (layer,) = (entry["digest"] for entry in json.loads(self.manifest)["layers"])
         return sum(path.endswith(layer) for method, path in self.requests if method == "GET")
-
-    def close(self) -> None:
-        self._server.shutdown()
-        self._thread.join()
-        self._server.server_close()
 
 
 @contextlib.contextmanager

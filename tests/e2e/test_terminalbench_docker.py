@@ -52,7 +52,8 @@ def test_rows_of_a_file(harbor, rows, tmp_path, agent, how):
     assert sorted(case.attrib["name"] for case in cases) == sorted(f"test_task[{name}]" for name in run.rows)
 
 
-@pytest.mark.parametrize(("agent", "how"), [("oracle", "one process"), ("nop", "workers")])
+@pytest.mark.parametrize("how", PARALLEL)
+@pytest.mark.parametrize("agent", ["oracle", "nop"])
 def test_parquet_of_a_hub(harbor, hub, tmp_path, agent, how):
     hub.requests.clear()
     environment = {
