@@ -28,6 +28,9 @@ $(STAMP): pyproject.toml constraints.txt
 	@test -n "$(PYTHON)" || { echo "make: Python 3.11.4 or newer is needed, and none was found on PATH" >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	@# without the 500 MB of model clients and plots that only its own agent loop imports; it needs Python 3.12
+	if "$(BIN)/python" -c 'import sys; sys.exit(sys.version_info < (3, 12))'; then \
+	  "$(BIN)/python" -m pip install --quiet --constraint constraints.txt --no-deps yc-bench; fi
 	touch $@
 
 clean:
