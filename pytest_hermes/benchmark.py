@@ -19,6 +19,7 @@ from pytest_hermes.task import Task
 if TYPE_CHECKING:
     from pytest_hermes.agents.result import AgentResult
     from pytest_hermes.datasets.dataset import Provenance
+    from pytest_hermes.episode import Episode, EpisodeFactory
     from pytest_hermes.sandbox.protocol import Sandbox
     from pytest_hermes.tool_context import ToolContext
     from pytest_hermes.tools.tool import Tool
@@ -54,6 +55,10 @@ class Verification:
     timeout_s: float
     """The verifier's clock; the engine enforces it."""
     settings: Settings
+    episode: Episode | None = None
+    """The benchmark's, still going on."""
+    keep: Callable[[str, bytes], Path] | None = None
+    """Writes a file (name, content) among the attempt's artifacts in the run directory; where it is."""
 
 
 VerifierResult = Verdict | float | bool | Mapping[str, float]
@@ -82,7 +87,8 @@ class Benchmark:
     path) or mapping. `limits` are for tasks that declare none. `toolsets` is what the agent gets unless the settings
     say otherwise; `tools` are the benchmark's own (functions, see `tool`), which it gets besides. `parallel_tools`
     False makes calls of one turn run strictly in order. `backend_skips` are tasks that a backend cannot run: backend ->
-    task id -> the reason that their items are skipped with.
+    task id -> the reason that their items are skipped with; `unavailable` says why none can run here, if so. `episode`
+    makes what goes on beside the agent (`pytest_hermes.episode`).
     """
 
     def __init__(
@@ -98,6 +104,8 @@ class Benchmark:
         tools: Sequence[Any] = (),
         parallel_tools: bool = True,
         backend_skips: Mapping[str, Mapping[str, str]] | None = None,
+        unavailable: Callable[[Settings], str | None] | None = None,
+        episode: EpisodeFactory | None = None,
     ) -> None:
         self.name = name
         self.verify = verify
@@ -112,6 +120,8 @@ class Benchmark:
             self.tools = own_tools(tools, f"benchmark {name}")
         self.parallel_tools = parallel_tools
         self.backend_skips = backend_skips or {}
+        self.unavailable = unavailable
+        self.episode = episode
         self.provenance: Provenance | None = None
         """Where the tasks that were loaded last came from, if they are a data set."""
         self._tasks = tasks
@@ -129,6 +139,8 @@ class Benchmark:
     def skip_reason(self, task: Task, settings: Settings) -> str | None:
         """Why the task is not run with these settings; None if it is."""
         backend = settings.env.terminal_backend
+        if self.unavailable is not None and (missing := self.unavailable(settings)):
+            return missing
         reason = self.backend_skips.get(backend, {}).get(task.id)
         return f"cannot run with --hermes-sandbox={backend}: {reason}" if reason else None
 

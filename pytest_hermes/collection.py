@@ -136,6 +136,8 @@ def job_of(item: pytest.Item, settings_for: Any) -> Job | None:
             toolsets=benchmark.toolsets,
             tools=benchmark.tools,
             limits=benchmark.limits,
+            parallel_tools=benchmark.parallel_tools,
+            episode=benchmark.episode,
             agent_cap_s=cap,
         )
     item.stash[job_key] = job

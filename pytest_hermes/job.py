@@ -13,6 +13,7 @@ from pytest_hermes.limits import Limits
 from pytest_hermes.task import Task
 
 if TYPE_CHECKING:
+    from pytest_hermes.episode import EpisodeFactory
     from pytest_hermes.rollout import Rollout
     from pytest_hermes.tool_context import ToolContext
     from pytest_hermes.tools.tool import Tool
@@ -36,6 +37,9 @@ class Job:
     """The benchmark's or mark's own tools, on top of what is chosen."""
     limits: Limits = Limits()
     """The benchmark's limits, for tasks that declare none."""
+    parallel_tools: bool = True
+    """May the calls of one turn run at the same time?"""
+    episode: EpisodeFactory | None = None
     agent_cap_s: float | None = None
     """From a `timeout` mark or `--timeout`: lowers the agent's clock."""
 

@@ -10,10 +10,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import functools
 import os
 import time
 import traceback
 from collections.abc import AsyncIterator, Coroutine
+from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
@@ -44,6 +46,7 @@ from pytest_hermes.shown import described
 from pytest_hermes.threads import in_thread
 
 if TYPE_CHECKING:
+    from pytest_hermes.episode import Episode, EpisodeFactory
     from pytest_hermes.sandbox.protocol import Sandbox
     from pytest_hermes.services import Services
     from pytest_hermes.tools.toolbox import Toolbox
@@ -92,6 +95,7 @@ class _Try:
         self.limits = job.effective_limits()
         self.toolbox: Toolbox
         self.stack = contextlib.AsyncExitStack()
+        self.episode: Episode | None = None
         self.model: ChatModel | None = None
         self.stop_error: BaseException | None = None
         self.rollout = Rollout(
@@ -143,6 +147,8 @@ class _Try:
                             "image": getattr(sandbox, "image", None),
                         }
                         await self.set_up(sandbox)
+                        if self.job.episode is not None:
+                            self.episode = await self.stack.enter_async_context(self.begun(self.job.episode, sandbox))
                 except TimeoutError as error:
                     if not clock.expired():
                         raise
@@ -159,6 +165,11 @@ class _Try:
             from pytest_hermes.verification import wait_healthy
 
             await wait_healthy(sandbox, self.task.sandbox.healthcheck)
+
+    def begun(self, make: EpisodeFactory, sandbox: Sandbox) -> AbstractAsyncContextManager[Episode]:
+        from pytest_hermes.episode import EpisodeContext
+
+        return make(EpisodeContext(self.task, sandbox, self.settings))
 
     async def tear_down(self) -> None:
         """End the tools and remove the sandbox, also while the rollout is being cancelled; failures are noted."""
@@ -183,6 +194,8 @@ class _Try:
 
         job, env, rollout = self.job, self.settings.env, self.rollout
         seconds = self.limits.agent_s or limits_module.DEFAULTS.agent_s or 0.0
+        if self.episode is not None:
+            sandbox = self.episode.sandbox
         context = AgentContext(
             task=self.task,
             sandbox=sandbox,
@@ -190,15 +203,18 @@ class _Try:
             sampling=Sampling(
                 temperature=env.agent_temperature, max_tokens=env.max_token_length, extra_body=env.extra_body or {}
             ),
-            system_prompt=env.system_prompt,
+            system_prompt=self.task.system_prompt if env.system_prompt is None else env.system_prompt,
             max_turns=self.limits.max_turns or env.max_agent_turns,
             deadline_s=seconds,
             history_keep_rounds=env.history_keep_rounds,
             tool_call_parser=env.tool_call_parser,
+            parallel_tool_calls=job.parallel_tools,
+            episode=self.episode,
             options=dict(env.agent_options or {}),
         )
         agent = make_agent(env.agent, context)
         self.toolbox = toolbox = self.services.toolbox(sandbox, job)
+        toolbox.workspace.episode = self.episode
         rollout.toolsets = toolbox.selection.record()
         self.stack.push_async_callback(toolbox.state.aclose)
         rollout.trajectory = AgentResult(messages=[{"role": "user", "content": self.task.prompt}], stop_reason="error")
@@ -296,7 +312,16 @@ class _Try:
     async def _verify_once(self, sandbox: Sandbox, verifier: Verifier) -> Verdict:
         seconds = self.limits.verify_s or limits_module.DEFAULTS.verify_s or 0.0
         ctx = self.services.tool_context(sandbox, self.toolbox, self.task)
-        verification = Verification(self.task, sandbox, ctx, self.rollout.trajectory, seconds, self.settings)
+        verification = Verification(
+            self.task,
+            sandbox,
+            ctx,
+            self.rollout.trajectory,
+            seconds,
+            self.settings,
+            self.episode,
+            functools.partial(self.services.run.keep, self.task.id, self.job.attempt),
+        )
         # It may run twice, each time under the same clock.
         margin = seconds + 2 * VERIFY_MARGIN_S if getattr(verifier, "keeps_own_clock", False) else 0.0
         late = VerifierTimeout(f"the verifier did not end within {seconds:g} s")
@@ -334,7 +359,7 @@ class _Try:
             rollout.reward = 0.0
         elif self.stop_error is not None:
             rollout.cause, rollout.error = self.policies.of(self.stop_error).cause, str(self.stop_error)
-        elif rollout.trajectory.stop_reason not in ("finished", "error"):
+        elif rollout.trajectory.stop_reason not in ("finished", "ended", "error"):
             rollout.cause = rollout.trajectory.stop_reason
         if error is None and rollout.verdict is not None and rollout.verdict.cause:
             rollout.cause = rollout.verdict.cause

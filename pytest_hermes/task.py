@@ -148,6 +148,9 @@ class SandboxSpec:
     user: str | None = None
     """User that the agent's commands run as; None keeps the image's."""
     healthcheck: Healthcheck | None = None
+    readable: tuple[str, ...] = ()
+    """Directories of this machine that confined local sandboxes show, read-only, also where they hide what is around
+    them. Where programs are installed is no part of a task: not in its digest."""
 
     @property
     def needs_image(self) -> bool:
@@ -175,6 +178,8 @@ class Task:
     prompt: str
     sandbox: SandboxSpec = SandboxSpec()
     limits: Limits = Limits()
+    system_prompt: str | None = None
+    """System message of the task's own; `env.system_prompt` wins."""
     difficulty: str | None = None
     category: str | None = None
     tags: tuple[str, ...] = ()
@@ -236,6 +241,7 @@ def _digest_of(task: Task) -> str:
         return value and [value.files.digest(), value.entry, dict(value.env), value.user]
 
     spec = dataclasses.asdict(dataclasses.replace(task.sandbox, build=None))
+    del spec["readable"]
     if task.sandbox.build is not None:
         build = task.sandbox.build
         spec["build"] = [build.files.digest(), build.dockerfile]
@@ -250,6 +256,8 @@ def _digest_of(task: Task) -> str:
         {key: task.data[key] for key in sorted(task.data)},
         task.error,
     ]
+    if task.system_prompt is not None:
+        parts.append({"system_prompt": task.system_prompt})
     return hashlib.sha256(json.dumps(parts, sort_keys=True, default=repr).encode()).hexdigest()
 
 

@@ -5,6 +5,7 @@ How a run ends, and what the caller sees:
 | ends by | `stop_reason` | how |
 | --- | --- | --- |
 | an answer without tool calls | `finished` | returned, `finished_naturally` |
+| the benchmark's episode is over | `ended` | returned, `finished_naturally` |
 | the same, cut at the token limit | `length` | returned |
 | `max_turns` model calls | `max_turns` | returned |
 | identical calls with identical results (or that cannot be read), `loop_limit` turns in a row | `loop` | returned |
@@ -36,6 +37,7 @@ from pytest_hermes.models.protocol import ChatModel, Completion, Message, Sampli
 from pytest_hermes.models.server_model import ChatServer, ServerModel, as_model
 
 if TYPE_CHECKING:
+    from pytest_hermes.episode import Episode
     from pytest_hermes.tool_call_parsers import Findings, Parser
     from pytest_hermes.tools.toolbox import Toolbox
 
@@ -56,7 +58,8 @@ class HermesAgentLoop:
     older ones go in blocks, when twice as many have gathered, so that a provider's prefix cache stays of use. The
     result always has every message. `tool_call_parser` (an object or a name; None or `none` for none) is asked when an
     answer has text and no structured calls; calls that it cannot read are answered with the reason.
-    `loop_limit` identical turns in a row end the run (0: never); two turns before, the model is told.
+    `loop_limit` identical turns in a row end the run (0: never); two turns before, the model is told. An `episode` is
+    told of every turn with tool calls, and may speak to the model, reward the turn, or end the run.
     `budget_config` is accepted for hermes environments: the toolbox has the budget.
     """
 
@@ -79,6 +82,7 @@ class HermesAgentLoop:
         tool_call_parser: Parser | str | None = None,
         loop_limit: int = 5,
         parallel_tool_calls: bool = True,
+        episode: Episode | None = None,
     ) -> None:
         self.server = server
         self.model = as_model(server)
@@ -94,6 +98,7 @@ class HermesAgentLoop:
         self._markup = Markup(tool_call_parser)
         self._loop_limit = loop_limit
         self._parallel = parallel_tool_calls
+        self._episode = episode
         self._begin([])
 
     def _begin(self, messages: Sequence[Message], toolbox: Toolbox | None = None) -> None:
@@ -151,7 +156,11 @@ class HermesAgentLoop:
             if calls:
                 nudged = False
                 self._history.append(message)
-                if await self._run_tools(turn, calls, unread(findings) if findings is not None else ""):
+                looping = await self._run_tools(turn, calls, unread(findings) if findings is not None else "")
+                if self._episode is not None and await self._episode_over(turn, self._episode):
+                    self._result.finished_naturally = True
+                    return "ended"
+                if looping:
                     return "loop"
                 continue
             if findings is not None and findings.errors:
@@ -258,6 +267,13 @@ class HermesAgentLoop:
             self._history.append(_tool_message(call, text))
         self._open = []
         return looping
+
+    async def _episode_over(self, turn: int, episode: Episode) -> bool:
+        said = await episode.after_turn(turn)
+        self._result.turns[-1].reward = said.reward
+        if said.message is not None:
+            self._history.append({"role": "user", "content": said.message})
+        return said.is_over
 
     async def _call(self, turn: int, position: int, call: dict[str, Any]) -> None:
         name, arguments = call["function"]["name"], call["function"]["arguments"]

@@ -10,6 +10,7 @@ from pytest_hermes.agents.result import AgentResult
 from pytest_hermes.models.protocol import ChatModel, Sampling
 
 if TYPE_CHECKING:
+    from pytest_hermes.episode import Episode
     from pytest_hermes.sandbox.protocol import Sandbox
     from pytest_hermes.task import Task
     from pytest_hermes.tools.toolbox import Toolbox
@@ -41,6 +42,10 @@ class AgentContext:
     """Rounds of the conversation that are sent; None: all."""
     tool_call_parser: str = "auto"
     """Name of the parser for calls that the endpoint leaves in the text; `none`: they are not looked for."""
+    parallel_tool_calls: bool = True
+    """False: the benchmark wants the calls of one turn done strictly in order."""
+    episode: Episode | None = None
+    """The benchmark's, to be told of every turn; `episode.sandbox` is the `sandbox` above."""
     options: dict[str, Any] = dataclasses.field(default_factory=dict)
     """`env.agent_options` of the configuration."""
 

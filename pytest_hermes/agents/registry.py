@@ -82,7 +82,11 @@ def _hermes(context: AgentContext) -> HermesAgentLoop:
         deadline_s=context.deadline_s,
         history_keep_rounds=context.history_keep_rounds,
         tool_call_parser=context.tool_call_parser,
-        **context.options,
+        episode=context.episode,
+        **{
+            **context.options,
+            "parallel_tool_calls": context.parallel_tool_calls and context.options.get("parallel_tool_calls", True),
+        },
     )
 
 

@@ -32,14 +32,17 @@ class TurnRecord:
     retries: int = 0
     finish_reason: str | None = None
     usage: Usage = dataclasses.field(default_factory=Usage)
+    reward: float | None = None
+    """What the turn itself earned, where the benchmark's episode says so (dense reward)."""
 
 
 @dataclasses.dataclass
 class AgentResult:
     """The whole conversation and how it ended.
 
-    The first six fields are those of hermes environments. `stop_reason` is one of `finished`, `max_turns`, `timeout`,
-    `context_overflow`, `length` (the answer was cut at the token limit), `loop` (identical calls without end), `error`;
+    The first six fields are those of hermes environments. `stop_reason` is one of `finished`, `ended` (the benchmark's
+    episode is over), `max_turns`, `timeout`, `context_overflow`, `length` (the answer was cut at the token limit),
+    `loop` (identical calls without end), `error`;
     `not_run` where the rollout ended before its agent began.
     """
 

@@ -137,6 +137,12 @@ class RunDirectory:
         folder.mkdir(parents=True, exist_ok=True)
         return folder
 
+    def keep(self, task_id: str, attempt: int, name: str, content: bytes) -> Path:
+        """Write a file into the attempt's folder; where it is."""
+        path = self.artifacts(task_id, attempt) / file_name(name)
+        path.write_bytes(content)
+        return path
+
     def close(self) -> None:
         """This process has ended its rollouts and their sandboxes. Idempotent."""
         for descriptor in (self._shard, self._alive):

@@ -143,7 +143,9 @@ class Mounts:
         self._root = root
         self._bind = bind
 
-    def arguments(self, directory: Path, *, network: bool, workdir: str | None) -> list[str]:
+    def arguments(
+        self, directory: Path, *, network: bool, workdir: str | None, readable: Iterable[str] = ()
+    ) -> list[str]:
         """bubblewrap's arguments for the sandbox that lives in `directory` (with `home`, `tmp` and `root` in it)."""
         words = [*_NAMESPACES, "--bind", f"{directory}/root", "/"]
         if not network:
@@ -162,6 +164,8 @@ class Mounts:
         words += ["--bind", f"{directory}/tmp", "/tmp", "--tmpfs", str(self._root)]
         for path in self._kept:
             words += ["--ro-bind", str(path), str(path)]
+        for name in sorted(readable):  # what lies above is bound before what lies in it
+            words += ["--ro-bind", name, name]
         for path in self._bind:
             words += ["--bind", str(path), str(path)]
         words += ["--bind", f"{directory}/home", f"{directory}/home"]

@@ -118,7 +118,9 @@ class LocalProvider:
             self._lay_out(directory, spec, request.labels)
             holder = None
             if self._mounts is not None:
-                arguments = self._mounts.arguments(directory, network=spec.network, workdir=spec.workdir)
+                arguments = self._mounts.arguments(
+                    directory, network=spec.network, workdir=spec.workdir, readable=spec.readable
+                )
                 holder = await bubblewrap.Holder.start(arguments, env)
         except OSError as error:
             remove_directory(directory)

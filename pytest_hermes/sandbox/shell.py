@@ -158,7 +158,8 @@ class ShellSession:
         self._aborting: asyncio.Future[None] | None = None
         self._keeps_shell = True
         self._directory = ""
-        self._last_status = 0
+        self.last_status = 0
+        """What the next command sees as `$?`; to be set where a command of the session ran elsewhere."""
         self._state = f".sh-{secrets.token_hex(8)}"
         self.cwd = sandbox.workdir
         """Where the next command starts, as far as is known."""
@@ -245,7 +246,7 @@ class ShellSession:
         mark, exec_marker = secrets.token_hex(12), secrets.token_hex(12)
         window = OutputWindow(max_output)
         script = command_line(
-            command, mark=mark, exec_marker=exec_marker, last_status=self._last_status, cwd=cwd, file=file
+            command, mark=mark, exec_marker=exec_marker, last_status=self.last_status, cwd=cwd, file=file
         )
         started = time.monotonic()
         try:
@@ -261,15 +262,15 @@ class ShellSession:
             raise
         if record is not None:
             code, where = record
-            self._last_status = code
+            self.last_status = code
             self.cwd = where or self.cwd
             return ShellResult(code, window.value(), False, window.total, self.cwd)
         shell.forget()
         ended_with = await shell.stream.exit_code()
-        self._last_status = 1 if ended_with is None else ended_with
+        self.last_status = 1 if ended_with is None else ended_with
         await self._sandbox.check()
         await self._started()
-        return ShellResult(self._last_status, window.value(), False, window.total, self.cwd, restarted=True)
+        return ShellResult(self.last_status, window.value(), False, window.total, self.cwd, restarted=True)
 
     async def _abort_shielded(self, shell: _Shell, exec_marker: str, started: float) -> None:
         """`_abort`, to its end whatever happens to the caller; the next `run` waits for it."""

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from pytest_hermes.tools.tool import ToolFailure
 
 if TYPE_CHECKING:
+    from pytest_hermes.episode import Episode
     from pytest_hermes.sandbox.protocol import Sandbox
     from pytest_hermes.sandbox.shell import ShellResult, ShellSession
     from pytest_hermes.tools.state import RolloutState
@@ -51,6 +52,8 @@ class Workspace:
         """Characters of a file that `read_file` returns at most."""
         self.search_programs: str | None = None
         """Which grep the sandbox has, once `search_files` has looked."""
+        self.episode: Episode | None = None
+        """What may answer commands of the agent in its own way."""
         self.cwd = sandbox.workdir
         """Where the agent's shell stands; relative paths of file tools start here."""
         self._return_to: str | None = None
@@ -61,17 +64,38 @@ class Workspace:
 
     async def run(self, command: str, *, timeout_s: float, workdir: str | None = None) -> ShellResult:
         """Run a command in the agent's kept shell; `workdir` holds for this command only."""
-        if self._agent is None:
-            from pytest_hermes.sandbox.shell import ShellSession
-
-            self._agent = ShellSession(self.sandbox)
+        if self.episode is not None and workdir is None:
+            answer = await self.episode.answer(command, self, timeout_s=timeout_s)
+            if answer is not None:
+                self._shell().last_status = answer.exit_code
+                return answer
         # Four bytes hold any character, so the window in characters is cut from a window in bytes that is not smaller.
-        result = await self._agent.run(
+        result = await self._shell().run(
             command, timeout_s=timeout_s, max_output=4 * self.output_window, cwd=workdir or self._return_to
         )
         self._return_to = self.cwd if workdir else None
         self.cwd = self._return_to or result.cwd or self.cwd
         return result
+
+    def _shell(self) -> ShellSession:
+        """The agent's; its bash starts with the first command."""
+        if self._agent is None:
+            from pytest_hermes.sandbox.shell import ShellSession
+
+            self._agent = ShellSession(self.sandbox)
+        return self._agent
+
+    async def shell_state(self, further: str = "") -> bytes:
+        """What decides the meaning of a command in the agent's shell, but its directory, as text to compare.
+
+        `further` are commands whose output is part of it.
+        """
+        shell = self._shell()
+        status = shell.last_status
+        result = await shell.run(f"{_STATE}{further}", timeout_s=CONTROL_TIMEOUT_S, max_output=4_000_000)
+        shell.last_status = status
+        self.cwd = self._return_to or result.cwd or self.cwd
+        return _PER_COMMAND.sub(b"", result.output)
 
     def resolve(self, path: str) -> str:
         """The absolute path in the sandbox that a tool's `path` argument means."""
@@ -258,6 +282,11 @@ __hermes_write() {
   __hermes_in_place "$t"
 }
 if __hermes_write 2>&1; then printf '\\n@@BESIDE@ %s\\n%s\\n' $made "$p"; fi"""
+_STATE = (
+    r"\builtin export -p; \builtin declare -f; \builtin alias -p; \builtin set +o; \builtin shopt -p; "
+    r"\builtin umask -p; \builtin trap -p; \builtin ulimit -a; "
+)
+_PER_COMMAND = re.compile(rb"^declare -x (HERMES_EXEC|OLDPWD|PWD|_)(=.*)?\n", re.MULTILINE)
 _SHELL_PREFIX = re.compile(r"^\S+: line \d+: ", re.MULTILINE)
 
 
