@@ -31,18 +31,20 @@ openai:
 """
 
 
+TABLE = ["| field | type | default | option | meaning |", "| --- | --- | --- | --- | --- |"]
+
+
 def page() -> str:
     """The whole page."""
     flags = {option.setting: option.flag for group in GROUPS for option in group}
     lines = [HEAD]
     for section, settings in SECTIONS.items():
-        lines += [
-            f"## `{section}:`",
-            "",
-            "| field | type | default | option | meaning |",
-            "| --- | --- | --- | --- | --- |",
-        ]
-        for field in dataclasses.fields(settings):
+        lines += [f"## `{section}:`", "", *TABLE]
+        own = [field for field in dataclasses.fields(settings) if field.name in settings.__annotations__]
+        further = [field for field in dataclasses.fields(settings) if field not in own]
+        for field in (*own, *further):
+            if further and field is further[0]:
+                lines += ["", f"### `{section}:` of [YC-Bench](yc-bench.md)", "", *TABLE]
             default = field.default if field.default is not dataclasses.MISSING else field.default_factory()
             kind = str(field.type).replace(" | ", " or ").replace("None", "none")
             shown = "unset" if default is None else str(default)

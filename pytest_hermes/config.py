@@ -8,6 +8,7 @@ errors with a close-match hint. This module imports nothing heavy; PyYAML is imp
 from __future__ import annotations
 
 import dataclasses
+import operator
 import types
 import typing
 from collections.abc import Iterable, Mapping
@@ -15,19 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from pytest_hermes.errors import ConfigurationError
-
-
-def setting(default: Any, help_text: str, **metadata: Any) -> Any:
-    """A dataclass field with its documentation. `changes_results=False` marks a setting that a resumed run may change:
-    what a rollout does and how it is judged does not depend on it."""
-    metadata["help"] = help_text
-    if isinstance(default, list | dict):
-        return dataclasses.field(default_factory=lambda: type(default)(default), metadata=metadata)
-    return dataclasses.field(default=default, metadata=metadata)
+from pytest_hermes.setting import setting
+from pytest_hermes.yc_bench.settings import YcBenchSettings
 
 
 @dataclasses.dataclass(frozen=True)
-class EnvSettings:
+class EnvSettings(YcBenchSettings):
     """The `env:` section."""
 
     enabled_toolsets: list[str] | None = setting(
@@ -250,9 +244,10 @@ def _typed(value: Any, wanted: Any, where: str) -> Any:
         elif base is int and isinstance(value, int) and not isinstance(value, bool):
             return value
         elif base is list and isinstance(value, list | tuple | str):
-            return (
-                [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else list(value)
-            )
+            parts = [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
+            return [_element(part, typing.get_args(option), value, where) for part in parts]
+        elif option == list[int] and isinstance(value, int) and not isinstance(value, bool):
+            return [value]  # `--yc-seeds 1`, read as YAML
         elif base is dict and isinstance(value, Mapping):
             return dict(value)
         elif base in (bool, str) and isinstance(value, base):
@@ -261,6 +256,16 @@ def _typed(value: Any, wanted: Any, where: str) -> Any:
             return str(value)
     names = " or ".join("none" if o is types.NoneType else (typing.get_origin(o) or o).__name__ for o in options)
     raise ConfigurationError(f"{where}: {value!r} is not of type {names}")
+
+
+def _element(value: Any, types_of_elements: tuple[Any, ...], whole: Any, where: str) -> Any:
+    """An element of a list, as the number that it should be."""
+    if types_of_elements != (int,):
+        return value
+    try:
+        return int(value if isinstance(value, str) else operator.index(value))
+    except (TypeError, ValueError):
+        raise ConfigurationError(f"{where}: {whole!r} is not a list of whole numbers ({value!r})") from None
 
 
 def load_yaml(path: Path) -> dict[str, Any]:

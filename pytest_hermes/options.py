@@ -64,7 +64,18 @@ RUNNING = [
     Option("--hermes-max-invalid", "env.max_invalid", "invalid rollouts allowed for exit status 0 (0)", int, "N"),
     Option("--hermes-local-confine", "env.local_confine", "bubblewrap for local sandboxes: auto, on, off"),
 ]
-GROUPS = [MODEL, TASKS, RUNNING]
+YC_BENCH = [
+    Option("--yc-presets", "env.presets", "presets to play (fast_test,medium,hard)", metavar="A,B"),
+    Option("--yc-seeds", "env.seeds", "seeds to play each preset with (1,2,3)", metavar="N,M"),
+    Option("--yc-on-incomplete", "env.yc_on_incomplete", "a run that stops early: drain (default), as_is, fail"),
+    Option("--yc-init", "env.yc_init", "how the world is made: sim_init (default) or preset"),
+    Option("--yc-auto-advance", "env.yc_auto_advance", "turns before the clock is advanced (never)", int, "N"),
+    Option("--yc-fast-path", "env.yc_fast_path", "auto (default): a kept process answers plain commands; off"),
+    Option("--yc-bench-bin", "env.yc_bench_bin", "the yc-bench to play with, of another environment", metavar="PATH"),
+    Option("--yc-outcome", "env.yc_outcome", "which runs pass: strict (survivors, default) or report (all scored)"),
+    Option("--yc-min-score", "env.yc_min_score", "composite score below which a run fails", float, "X"),
+]
+GROUPS = [MODEL, TASKS, RUNNING, YC_BENCH]
 MODEL_OPTION: dict[str, Any] = {
     "dest": "hermes_model",
     "default": None,
@@ -77,9 +88,10 @@ def add_options(parser: pytest.Parser) -> None:
     """Register all options but `--model`, which `add_short_model_option` adds once the others are known."""
     group = parser.getgroup("hermes", "rollouts of tool-calling models (pytest-hermes)")
     group.addoption("--hermes-model", **MODEL_OPTION)
+    of_yc_bench = parser.getgroup("yc-bench", "YC-Bench (pytest-hermes)")
     for options in GROUPS:
         for option in options:
-            group.addoption(
+            (of_yc_bench if options is YC_BENCH else group).addoption(
                 option.flag, dest=option.dest, default=None, type=option.type, metavar=option.metavar, help=option.help
             )
     group.addoption(

@@ -93,6 +93,7 @@ MAY_CHANGE = {
     *("dataset_name", "dataset_revision", "dataset_split", "prompt_field", "task_filter", "skip_tasks", "tasks_dir"),
     *("attempts", "retries", "retry_backoff", "concurrency", "verify_concurrency", "max_invalid", "sandbox_starts"),
     *("artifacts_max_mb", "use_wandb", "wandb_name", "tokenizer_name", "data_dir_to_save_evals"),
+    *("presets", "seeds", "db_dir", "yc_bench_bin", "yc_fast_path"),
     *("base_url", "api_key", "server_type", "health_check", "client", "timeout", "num_retries", "prices"),
 }
 
