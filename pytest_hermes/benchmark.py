@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import math
+import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 import pytest
 
 from pytest_hermes.config import Settings, hint, load_yaml, names
-from pytest_hermes.errors import ConfigurationError, RewardUnreadable, VerifierNoReward
+from pytest_hermes.errors import ConfigurationError, RewardUnreadable, VerifierError, VerifierNoReward
 from pytest_hermes.limits import Limits
 from pytest_hermes.task import Task
 
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from pytest_hermes.tools.tool import Tool
 
 Function = TypeVar("Function", bound=Callable[..., Any])
+_IMPORT_PATH = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
+_DETAIL_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,99}")
 
 
 @dataclasses.dataclass
@@ -40,6 +43,10 @@ class Verdict:
     """Signs of tampering, each one sentence."""
     cause: str | None = None
     """The rollout's cause where the verifier found one: `tampering`."""
+    details: dict[str, str | int | float | bool | None] = dataclasses.field(default_factory=dict)
+    """What else it found, by full name: `yc.status`. In rows, and under that name in reports."""
+    passed: bool | None = None
+    """Whether it passes, where the reward alone does not say; None: it does from the benchmark's `pass_threshold`."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,14 +88,15 @@ TaskSource = Sequence[Task] | Callable[[Settings], Iterable[Task]] | TaskSet
 class Benchmark:
     """A named set of tasks with their verifier.
 
-    `tasks` is a list, a function of the settings, or a data set (`rows`). `verify` gets a `Verification`; an
-    `async def` runs on the engine's loop, a plain function in a thread; it returns a reward, a bool, a mapping of
-    components with `reward`, or a `Verdict`. A rollout passes from `pass_threshold`. `defaults` is a settings YAML (a
-    path) or mapping. `limits` are for tasks that declare none. `toolsets` is what the agent gets unless the settings
-    say otherwise; `tools` are the benchmark's own (functions, see `tool`), which it gets besides. `parallel_tools`
-    False makes calls of one turn run strictly in order. `backend_skips` are tasks that a backend cannot run: backend ->
-    task id -> the reason that their items are skipped with; `unavailable` says why none can run here, if so. `episode`
-    makes what goes on beside the agent (`pytest_hermes.episode`).
+    `tasks` is a list, a function of the settings, or a data set (`rows`). `verify` gets a `Verification`; an `async
+    def` runs on the engine's loop, a plain function in a thread; it returns a reward, a bool, a mapping of components
+    with `reward`, or a `Verdict`. A rollout passes from `pass_threshold`, unless the `Verdict` says whether. `defaults`
+    is a settings YAML (a path) or mapping. `limits` are for tasks that declare none. `toolsets` is what the agent gets
+    unless the settings say otherwise; `tools` are the benchmark's own (functions, see `tool`), which it gets besides.
+    `parallel_tools` False makes calls of one turn run strictly in order. `backend_skips` are tasks that a backend
+    cannot run: backend -> task id -> the reason that their items are skipped with; `unavailable` says why none can run
+    here, if so. `episode` makes what goes on beside the agent (`pytest_hermes.episode`). `section` is the import path
+    `package.module:function` of what adds a section to the run's summary (`pytest_hermes.artifacts.sections`).
     """
 
     def __init__(
@@ -106,7 +114,12 @@ class Benchmark:
         backend_skips: Mapping[str, Mapping[str, str]] | None = None,
         unavailable: Callable[[Settings], str | None] | None = None,
         episode: EpisodeFactory | None = None,
+        section: str | None = None,
     ) -> None:
+        if section is not None and not _IMPORT_PATH.fullmatch(section):
+            raise ConfigurationError(
+                f"benchmark {name}: section={section!r} is not an import path like 'package.module:function'"
+            )
         self.name = name
         self.verify = verify
         self.pass_threshold = pass_threshold
@@ -120,6 +133,7 @@ class Benchmark:
             self.tools = own_tools(tools, f"benchmark {name}")
         self.parallel_tools = parallel_tools
         self.backend_skips = backend_skips or {}
+        self.section = section
         self.unavailable = unavailable
         self.episode = episode
         self.provenance: Provenance | None = None
@@ -197,7 +211,10 @@ def is_asynchronous(verify: Verifier) -> bool:
 
 
 def as_verdict(result: VerifierResult | None) -> Verdict:
-    """A verifier's return value as a Verdict. Raises RewardUnreadable for anything but a reward in [0, 1]."""
+    """A verifier's return value as a Verdict.
+
+    Raises RewardUnreadable for anything but a reward in [0, 1], VerifierError for details that rows cannot hold.
+    """
     if result is None:
         raise VerifierNoReward("the verifier returned None, not a reward")
     if isinstance(result, Verdict):
@@ -209,7 +226,25 @@ def as_verdict(result: VerifierResult | None) -> Verdict:
     else:
         raise RewardUnreadable(f"the verifier returned {type(result).__name__}, not a reward")
     verdict.reward = valid_reward(verdict.reward, verdict.output)
+    if why := _unusable(verdict):
+        raise VerifierError(f"the verifier's Verdict: {why}", output=verdict.output)
     return verdict
+
+
+def _unusable(verdict: Verdict) -> str | None:
+    """What is wrong with what a verdict says besides its reward."""
+    if not isinstance(verdict.passed, bool | None):
+        return f"passed={verdict.passed!r} is neither True, False nor None"
+    if not isinstance(verdict.details, dict):
+        return f"details are of type {type(verdict.details).__name__}, not dict"
+    for name, value in verdict.details.items():
+        if not isinstance(name, str) or not _DETAIL_NAME.fullmatch(name) or name.startswith("hermes."):
+            return f"details: {name!r} is no name (letters, digits, '_', '.', '-'; 'hermes.' is taken)"
+        if not isinstance(value, str | int | float | bool | None):
+            return f"details: {name!r} holds a {type(value).__name__}, not a string, number, bool or None"
+        if isinstance(value, float) and not math.isfinite(value):
+            return f"details: {name!r} is {value}, which JSON cannot hold"
+    return None
 
 
 def reward_of_object(values: Mapping[str, Any]) -> Verdict:

@@ -363,10 +363,11 @@ class _Try:
             rollout.cause = rollout.trajectory.stop_reason
         if error is None and rollout.verdict is not None and rollout.verdict.cause:
             rollout.cause = rollout.verdict.cause
-        enough = (rollout.reward or 0.0) >= rollout.pass_threshold
+        judged = rollout.verdict_passed if error is None else None
+        enough = (rollout.reward or 0.0) >= rollout.pass_threshold if judged is None else judged
         rollout.outcome = "passed" if (rollout.body_passed if self.gate is not None else enough) else "failed"
         if rollout.outcome == "failed" and rollout.cause is None:
-            rollout.cause = "reward_below_threshold"
+            rollout.cause = "reward_below_threshold" if judged is None else "not_passed"
 
 
 def _is_of_users_code(error: BaseException) -> bool:

@@ -30,12 +30,15 @@ if TYPE_CHECKING:
     from pytest_hermes.rollout import Rollout
     from pytest_hermes.session import HermesSession
 
+_details_key = pytest.StashKey[frozenset[str]]()
+"""Names of the properties that come from the verifier's details."""
 PROGRESS_EVERY_S = 30.0
 ALARM_AGAIN_S = 1.0
 
 
 def describe(item: pytest.Item, rollout: Rollout) -> None:
-    """Set the item's `hermes.*` properties: scalars that reach JUnit XML, also from xdist workers."""
+    """Set the item's `hermes.*` properties and those of the verifier's details: scalars that reach JUnit XML, also from
+    xdist workers."""
     usage = rollout.trajectory.usage
     values = {
         "benchmark": rollout.benchmark,
@@ -58,10 +61,13 @@ def describe(item: pytest.Item, rollout: Rollout) -> None:
         "difficulty": rollout.task.difficulty,
         "category": rollout.task.category,
     }
-    item.user_properties[:] = [entry for entry in item.user_properties if not entry[0].startswith("hermes.")]
-    item.user_properties += [
-        (shown_line(f"hermes.{name}"), plain(value)) for name, value in values.items() if value is not None
+    before = item.stash.get(_details_key, frozenset())  # of an earlier rollout of the item, it may be
+    item.user_properties[:] = [
+        entry for entry in item.user_properties if not entry[0].startswith("hermes.") and entry[0] not in before
     ]
+    named = {**{f"hermes.{name}": value for name, value in values.items()}, **rollout.details}
+    item.user_properties += [(shown_line(name), plain(value)) for name, value in named.items() if value is not None]
+    item.stash[_details_key] = frozenset(rollout.details)
 
 
 def plain(value: object) -> object:
@@ -147,7 +153,7 @@ def _finish_phase(item: pytest.Item, call: pytest.CallInfo[Any], report: pytest.
             rollout.outcome, rollout.cause, rollout.error = "failed", "test_body", why
         else:  # the body is the judge: check(0.4) at a reward of 0.5, say
             rollout.outcome = "passed"
-            rollout.cause = None if rollout.cause == "reward_below_threshold" else rollout.cause
+            rollout.cause = None if rollout.cause in ("reward_below_threshold", "not_passed") else rollout.cause
         session.record_again(rollout)
         describe(item, rollout)
         report.user_properties[:] = item.user_properties

@@ -91,11 +91,26 @@ class Rollout:
         """The verifier's named components."""
         return self.verdict.components if self.verdict else {}
 
+    @property
+    def details(self) -> dict[str, str | int | float | bool | None]:
+        """What else the verifier found, by full name."""
+        return self.verdict.details if self.verdict else {}
+
     def check(self, threshold: float | None = None) -> None:
-        """Fail the test (TaskFailed) unless the reward reaches `threshold` (default: the benchmark's)."""
-        wanted = self.pass_threshold if threshold is None else threshold
-        if self.reward is None or self.reward < wanted:
-            raise TaskFailed(self.explain(wanted))
+        """Fail the test (TaskFailed) unless the verifier lets it pass: by its `Verdict.passed`, else by a reward that
+        reaches the benchmark's threshold. A `threshold` given here is always compared with the reward."""
+        if threshold is None and (judged := self.verdict_passed) is not None:
+            enough = judged
+        else:
+            wanted = self.pass_threshold if threshold is None else threshold
+            enough = self.reward is not None and self.reward >= wanted
+        if not enough:
+            raise TaskFailed(self.explain(threshold))
+
+    @property
+    def verdict_passed(self) -> bool | None:
+        """What the verifier says besides the reward; None: the reward decides."""
+        return self.verdict.passed if self.verdict else None
 
     def score(self, reward: float) -> None:
         """Give the reward from the test body (form 1); without it the body's outcome is the reward, 1 or 0.
@@ -107,9 +122,13 @@ class Rollout:
 
     def explain(self, threshold: float | None = None) -> str:
         """Why it did not pass, in a few lines: reward, cause, error, the verifier's tail, where the trajectory is."""
+        by_reward = threshold is not None or self.verdict_passed is None
         wanted = self.pass_threshold if threshold is None else threshold
-        reward = "no reward" if self.reward is None else f"reward {self.reward:g} < {wanted:g}"
-        lines = [f"{self.cause or self.outcome}: {reward}, {self.outcome} ({self.task.id})"]
+        reward = "no reward" if self.reward is None else f"reward {self.reward:g}"
+        if self.reward is not None and by_reward:
+            reward += f" < {wanted:g}"
+        cause = self.cause or (self.verdict.cause if self.verdict else None) or self.outcome
+        lines = [f"{cause}: {reward}, {self.outcome} ({self.task.id})"]
         if self.error:
             lines.append(self.error)
         if self.model and self.trajectory.messages:

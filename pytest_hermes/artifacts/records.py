@@ -54,6 +54,8 @@ def row_of(rollout: Rollout, run_id: str, worker: str) -> dict[str, Any]:
         "reward": rollout.reward,
         "pass_threshold": rollout.pass_threshold,
         "components": verdict.components if verdict else {},
+        "details": verdict.details if verdict else {},
+        "verdict_passed": verdict.passed if verdict else None,
         "difficulty": task.difficulty,
         "category": task.category,
         "tags": list(task.tags),
@@ -93,6 +95,7 @@ def rollout_of(row: dict[str, Any], task: Task) -> Rollout:
 
     verifier = row["verifier"] or {}
     verdict = None
+    details, passed = row.get("details") or {}, row.get("verdict_passed")  # rows of earlier versions have none
     if "exit_code" in verifier or row["components"]:
         verdict = Verdict(
             reward=row["reward"] or 0.0,
@@ -100,6 +103,8 @@ def rollout_of(row: dict[str, Any], task: Task) -> Rollout:
             output=verifier.get("output") or "",
             exit_code=verifier.get("exit_code"),
             evidence=list(verifier.get("evidence") or ()),
+            details=dict(details),
+            passed=passed,
         )
     answers = [message for message in row["messages"] if message.get("role") == "assistant"]
     trajectory = AgentResult(
