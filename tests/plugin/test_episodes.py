@@ -43,7 +43,7 @@ BODY = '''
         return [
             Task(id="found", prompt="guess", system_prompt="You guess.", data={
                 "secret": 5, "script": [*turns, {"content": "never said"}]}),
-            Task(id="given-up", prompt="guess", data={"secret": 7, "script": [call("guess 1"), {"content": "no idea"}]}),
+            Task(id="given-up", prompt="guess", data={"secret": 7, "script": [call("guess 1"), {"content": "?"}]}),
         ]
 
     def verify(v):
@@ -118,7 +118,7 @@ def test_calls_of_a_turn_keep_their_order_where_a_benchmark_says_so(bench, paral
 
         @tool(reads_only=True)
         async def look(place: str) -> dict:
-            """Look at a place."""
+            '''Look at a place.'''
             ORDER.append(f"begin {place}")
             await asyncio.sleep(0.05 if place == "a" else 0)
             ORDER.append(f"end {place}")
