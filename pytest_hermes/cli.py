@@ -118,23 +118,27 @@ def _numbers(run: Path, options: argparse.Namespace) -> Iterator[str]:
 
     from pytest_hermes.artifacts.run_end import end_of
     from pytest_hermes.artifacts.run_reader import locate, read_manifest
+    from pytest_hermes.artifacts.sections import Sections, sections_of
     from pytest_hermes.artifacts.summary import summarize_located
     from pytest_hermes.artifacts.summary_text import render, render_tasks
 
     manifest = read_manifest(run)
     located = locate(run)
     summary, end = summarize_located(located, manifest), end_of(run, located, manifest)
+    sections = Sections({}, []) if options.tasks else sections_of(located, manifest)
     if options.json:
         values = summary.as_json()
-        entries = values["tasks"] if options.tasks else [{**values, "end": end.as_json()}]
+        entries = values["tasks"] if options.tasks else [{**values, "end": end.as_json(), "metrics": sections.metrics}]
         yield from (json.dumps({"run": str(run), **entry}) for entry in entries)
         return
     origin = f" (resumed from {end.resumed_from})" if end.resumed_from else ""
     yield shown_line(f"{run}{origin}: {end.headline or ''}".rstrip())
-    for line in render_tasks(summary.tasks) if options.tasks else render(summary):
+    for line in render_tasks(summary.tasks) if options.tasks else [*render(summary), *sections.problems]:
         yield f"  {shown_line(line)}"
     if end.advice and not options.tasks:
         yield f"  {shown_line(end.advice)}"
+    for section in sections.by_benchmark.values():
+        yield from (f"  {shown_line(line)}" for line in section.rendered())
 
 
 def _show_task(run: Path, options: argparse.Namespace) -> None:

@@ -19,7 +19,6 @@ import pytest
 from pytest_hermes.artifacts.run_directory import wait_for_engines
 from pytest_hermes.options import is_asked_for
 from pytest_hermes.session import RESUMED_INPUT, WORKERINPUT, HermesSession, patient, stop_on_sigterm
-from pytest_hermes.shown import shown_line
 
 TICK_S = 1.0
 STOP_WAIT_S = 120.0
@@ -140,11 +139,12 @@ class Controller:
             return
         from pytest_hermes.reporting import write_summary
 
-        write_summary(terminalreporter, run, self._shown(run))
+        resumed = None
         if self._hermes.past is not None:
             from pytest_hermes.resume import outcome_line
 
-            terminalreporter.write_line(shown_line(outcome_line(self._shown(self._hermes.past.path), self._resumed)))
+            resumed = outcome_line(self._shown(self._hermes.past.path), self._resumed)
+        write_summary(terminalreporter, run, self._shown(run), resumed)
 
     def _shown(self, run: Path) -> str:
         """A run directory as the user would name it."""

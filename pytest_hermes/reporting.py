@@ -27,6 +27,7 @@ from pytest_hermes.stash import handle_key, job_key, resumed_key, rollout_key, s
 
 if TYPE_CHECKING:
     from pytest_hermes.artifacts.run_reader import LocatedRow
+    from pytest_hermes.artifacts.sections import Sections
     from pytest_hermes.rollout import Rollout
     from pytest_hermes.session import HermesSession
 
@@ -234,13 +235,15 @@ def progress(config: pytest.Config) -> Callable[[], None]:
 # -- summary ---------------------------------------------------------------------------------------------
 
 
-def write_summary(terminal: Any, run: Path, shown: str) -> None:
-    """Print the run's summary, with its directory as `shown`, and write `summary.json` and the evaluation files.
+def write_summary(terminal: Any, run: Path, shown: str, resumed: str | None = None) -> None:
+    """Print the run's summary, with its directory as `shown` and the line on what it `resumed`, and its benchmarks'
+    sections; write `summary.json`, the evaluation files and those of the sections.
 
-    What cannot be written is one line; the summary is printed all the same.
+    What cannot be written is one line, as is a section that cannot be made; the summary is printed all the same.
     """
     from pytest_hermes.artifacts.run_end import end_of
     from pytest_hermes.artifacts.run_reader import locate, read_manifest
+    from pytest_hermes.artifacts.sections import sections_of
     from pytest_hermes.artifacts.summary import summarize_located
     from pytest_hermes.artifacts.summary_text import render
 
@@ -250,16 +253,25 @@ def write_summary(terminal: Any, run: Path, shown: str) -> None:
         summary = summarize_located(located, manifest)
         end = end_of(run, located, manifest, stopped_early=_stopped_early(terminal, run))
     except (ConfigurationError, OSError) as error:
-        terminal.write_line(shown_line(f"no summary of {shown}: {error}"))
+        for line in filter(None, (f"no summary of {shown}: {error}", resumed)):
+            terminal.write_line(shown_line(line))
         return
     for line in render(summary):
         terminal.write_line(shown_line(line))
-    numbers = {**summary.as_json(), "end": end.as_json()}
-    for problem in _write_numbers(run, numbers, located, manifest, terminal.config.invocation_params.dir):
+    sections = sections_of(located, manifest)
+    numbers = {**summary.as_json(), "end": end.as_json(), "metrics": sections.metrics}
+    base = terminal.config.invocation_params.dir
+    for problem in [*sections.problems, *_write_numbers(run, numbers, located, manifest, base, sections)]:
         terminal.write_line(shown_line(problem))
     for line in filter(None, (end.headline, end.advice)):
         terminal.write_line(shown_line(line))
     terminal.write_line(f"run directory: {shown}")
+    if resumed is not None:
+        terminal.write_line(shown_line(resumed))
+    for section in sections.by_benchmark.values():
+        terminal.write_sep("=", shown_line(section.title))
+        for line in section.lines:
+            terminal.write_line(shown_line(line))
 
 
 def _stopped_early(terminal: Any, run: Path) -> bool:
@@ -270,19 +282,25 @@ def _stopped_early(terminal: Any, run: Path) -> bool:
 
 
 def _write_numbers(
-    run: Path, numbers: Mapping[str, Any], located: Sequence[LocatedRow], manifest: Mapping[str, Any], base: Path
+    run: Path,
+    numbers: Mapping[str, Any],
+    located: Sequence[LocatedRow],
+    manifest: Mapping[str, Any],
+    base: Path,
+    sections: Sections,
 ) -> list[str]:
     """Write the files of a run's numbers; why some are not written, a line each."""
     from pytest_hermes.artifacts.eval_files import write_eval_files
     from pytest_hermes.artifacts.run_directory import write_json
 
     problems = []
+    for name, content in {"summary.json": numbers, **sections.files}.items():
+        try:
+            write_json(run / name, content)
+        except (OSError, TypeError, ValueError) as error:
+            problems.append(f"{name} not written: {error}")
     try:
-        write_json(run / "summary.json", numbers)
-    except OSError as error:
-        problems.append(f"summary.json not written: {error}")
-    try:
-        problems += write_eval_files(run, located, manifest, base)
+        problems += write_eval_files(run, located, manifest, base, sections.by_benchmark)
     except Exception as error:  # noqa: BLE001 - whatever it is, the run and its summary stand
         problems.append(f"evaluation files not written: {described(error)}")
     return problems

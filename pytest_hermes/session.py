@@ -176,6 +176,11 @@ class HermesSession:
                         for benchmark, _ in self._settings.values()
                         if benchmark is not None and benchmark.provenance is not None
                     },
+                    sections={
+                        benchmark.name: benchmark.section
+                        for benchmark, _ in self._settings.values()
+                        if benchmark is not None and benchmark.section is not None
+                    },
                     resumed_from=self.past.path if self.past is not None else None,
                 )
             )

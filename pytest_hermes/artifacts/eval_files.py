@@ -18,17 +18,25 @@ from typing import Any
 
 from pytest_hermes.artifacts.run_directory import file_name, write_json
 from pytest_hermes.artifacts.run_reader import LocatedRow, whole_rows
+from pytest_hermes.artifacts.sections import Section
 from pytest_hermes.artifacts.summary import NOT_COUNTED, GroupSummary, skipped_tasks
 from pytest_hermes.artifacts.task_summary import Attempts, TaskSummary, clusters
+from pytest_hermes.shown import described
 
 FOLDER = "evals"
 
 
-def write_eval_files(run: Path, located: Sequence[LocatedRow], manifest: Mapping[str, Any], base: Path) -> list[str]:
+def write_eval_files(
+    run: Path,
+    located: Sequence[LocatedRow],
+    manifest: Mapping[str, Any],
+    base: Path,
+    sections: Mapping[str, Section] | None = None,
+) -> list[str]:
     """Write `evals/<benchmark>/` of the run, and a copy where `env.data_dir_to_save_evals` says, relative to `base`.
 
-    Benchmarks that share that directory get one of their own below it. What could not be written does not keep the
-    rest: the reasons are returned, a line each.
+    `sections` of benchmarks add to their files. Benchmarks that share that directory get one of their own below it.
+    What could not be written does not keep the rest: the reasons are returned, a line each.
     """
     problems: list[str] = []
     by_benchmark: dict[str, list[LocatedRow]] = collections.defaultdict(list)
@@ -41,7 +49,7 @@ def write_eval_files(run: Path, located: Sequence[LocatedRow], manifest: Mapping
     for name, places in by_benchmark.items():
         folder = run / FOLDER / file_name(name)
         try:
-            _write_pair(folder, name, places, manifest)
+            problems += _write_pair(folder, name, places, manifest, (sections or {}).get(name))
         except OSError as error:
             problems.append(f"evaluation files of {name} not written: {error}")
             continue
@@ -59,16 +67,32 @@ def write_eval_files(run: Path, located: Sequence[LocatedRow], manifest: Mapping
     return problems
 
 
-def _write_pair(folder: Path, benchmark: str, places: Sequence[LocatedRow], manifest: Mapping[str, Any]) -> None:
+def _write_pair(
+    folder: Path,
+    benchmark: str,
+    places: Sequence[LocatedRow],
+    manifest: Mapping[str, Any],
+    section: Section | None,
+) -> list[str]:
     folder.mkdir(parents=True, exist_ok=True)
+    problems: list[str] = []
 
     def write_samples(partial: Path) -> None:
         with partial.open("w", encoding="ascii") as file:
             for row in whole_rows(places):
-                file.write(json.dumps(sample(row)) + "\n")
+                line = sample(row)
+                text = json.dumps(line)
+                if section is not None and section.samples is not None and not problems:
+                    try:
+                        text = json.dumps({**line, **section.samples(row), **line})  # it replaces nothing
+                    except Exception as error:  # noqa: BLE001 - whatever it is, the samples stand
+                        problems.append(f"samples of {benchmark} lack what its section adds: {described(error)}")
+                file.write(text + "\n")
 
     _replace(folder / "samples.jsonl", write_samples)
-    write_json(folder / "metrics.json", evaluation(benchmark, [place.numbers for place in places], manifest))
+    own = section.evaluation if section is not None else {}
+    write_json(folder / "metrics.json", evaluation(benchmark, [place.numbers for place in places], manifest, own))
+    return problems
 
 
 def _replace(path: Path, write: Callable[[Path], object]) -> None:
@@ -100,11 +124,17 @@ def sample(row: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def evaluation(benchmark: str, rows: Sequence[dict[str, Any]], manifest: Mapping[str, Any]) -> dict[str, Any]:
-    """The content of `metrics.json` for one benchmark's rows (cancelled and unused ones left out)."""
+def evaluation(
+    benchmark: str,
+    rows: Sequence[dict[str, Any]],
+    manifest: Mapping[str, Any],
+    own: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """The content of `metrics.json` for one benchmark's rows (cancelled and unused ones left out); `own` is what its
+    section adds."""
     settings = (manifest.get("settings") or {}).get(benchmark) or {}
     env = settings.get("env") or {}
-    found = metrics(rows, manifest)
+    found = {**metrics(rows, manifest), **(own or {})}
     models = sorted({row["model"] for row in rows if row["model"]})
     return {
         "config_general": {
@@ -145,7 +175,7 @@ def metrics(rows: Sequence[dict[str, Any]], manifest: Mapping[str, Any]) -> dict
         "eval/pass_rate": attempts.pass_at_1,
         "eval/total_tasks": len(valid),
         "eval/passed_tasks": passed if group.several_attempts else round(passed),
-        "eval/evaluation_time_seconds": _seconds(rows),
+        "eval/evaluation_time_seconds": evaluation_seconds(rows),
         "eval/rollouts": group.rollouts,
         "eval/invalid": group.invalid,
         "eval/skipped_tasks": _skipped(rows, manifest),
@@ -163,7 +193,7 @@ def _rates(tasks: Sequence[TaskSummary], field: str, missing: str | None = None)
     return {name: sum(found) / len(found) for name, found in shares.items()}
 
 
-def _seconds(rows: Sequence[dict[str, Any]]) -> float:
+def evaluation_seconds(rows: Sequence[Mapping[str, Any]]) -> float:
     """From the first rollout's start to the last one's end, of the rollouts that this run made itself."""
     own = [row for row in rows if not row.get("resumed_from")] or rows
     seconds: float = max(row["finished"] for row in own) - min(row["started"] for row in own)

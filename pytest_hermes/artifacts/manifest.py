@@ -33,10 +33,11 @@ def manifest(
     root: Path,
     skipped: Mapping[str, str],
     sources: Mapping[str, Provenance],
+    sections: Mapping[str, str] | None = None,
     resumed_from: Path | None = None,
 ) -> dict[str, Any]:
     """The manifest at the run's start: `jobs` are what the run selected, `skipped` what of it pytest skips
-    (node id -> reason), `sources` where benchmarks found their tasks."""
+    (node id -> reason), `sources` where benchmarks found their tasks, `sections` the import paths of their sections."""
     settings = settings_by_benchmark(jobs)
     return {
         "started": time.time(),
@@ -45,6 +46,7 @@ def manifest(
         "resumed_from": resumed_from and str(resumed_from),
         "settings": settings,
         "datasets": datasets(jobs, sources),
+        "sections": {name: path for name, path in (sections or {}).items() if name in settings},
         "skipped": dict(skipped),
         "versions": {"python": sys.version.split()[0], **_versions()},
         "platform": platform.platform(),
