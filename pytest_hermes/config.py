@@ -39,6 +39,9 @@ class EnvSettings(YcBenchSettings):
     extra_body: dict[str, Any] | None = setting(None, "further fields of every request (provider preferences, ...)")
     terminal_backend: str = setting("local", "sandbox backend: local, docker (ssh, modal, daytona, singularity later)")
     terminal_timeout: float = setting(120.0, "seconds a terminal command may take unless the call says otherwise")
+    terminal_output_chars: int = setting(
+        50_000, "characters of a command's output that `terminal` returns: its beginning and its end"
+    )
     terminal_lifetime: float = setting(
         3600.0,
         "greatest age of a sandbox in seconds; never below the task's own clocks",

@@ -195,6 +195,7 @@ def _check_ranges(settings: Settings) -> None:
         ("verify_concurrency", env.verify_concurrency, 1),
         ("sandbox_starts", env.sandbox_starts, 1),
         ("max_invalid", env.max_invalid, 0),
+        ("terminal_output_chars", env.terminal_output_chars, 100),
     ):
         if value is not None and value < least:
             raise ConfigurationError(f"env.{name}: {value} is below {least}")

@@ -204,7 +204,7 @@ class Services:
         selection = agent_tools(
             job.settings, settings, job.toolsets, job.tools, benchmark=job.benchmark, task_id=job.task.id
         )
-        return Toolbox(sandbox, selection, settings=settings)
+        return Toolbox(sandbox, selection, settings=settings, output_window=job.settings.env.terminal_output_chars)
 
     def _describer(self, settings: Settings) -> Callable[[bytes, str], Awaitable[str]]:
         from pytest_hermes.tools.browser.vision import describer

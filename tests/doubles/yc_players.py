@@ -1,0 +1,181 @@
+"""Players of YC-Bench without a language model: policies, an agent that follows one, and a model server that does.
+
+A policy is a generator: it yields a `yc-bench ...` command and is sent what that printed. It never looks at the order
+of ids, which are random, so its outcome depends on the version of yc-bench, preset, seed and how the world is made.
+`tests/data/yc_bench/expected.json` has what each must end with, measured with yc-bench 0.1.0 outside of this product.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Generator
+from http.server import BaseHTTPRequestHandler
+from typing import Any
+
+from pytest_hermes.agents.protocol import AgentContext
+from pytest_hermes.agents.result import AgentResult
+from pytest_hermes.tools.toolbox import Toolbox
+
+Policy = Generator[str, str, None]
+OVER = ("bankruptcy", "horizon_end")
+
+
+def decoded(text: str) -> dict[str, Any]:
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def quit_at_once() -> Policy:
+    """Not a single command."""
+    yield from ()
+
+
+def look_only() -> Policy:
+    """Observe, let no time pass."""
+    yield "yc-bench company status"
+    yield "yc-bench employee list"
+    yield "yc-bench market browse --required-prestige-lte 1"
+
+
+def idle() -> Policy:
+    """Let time pass to the end, take no task."""
+    while True:
+        out = decoded((yield "yc-bench sim resume"))
+        if out.get("terminal_reason") in OVER or not out.get("ok"):
+            return
+
+
+Choice = Callable[[list[dict[str, Any]], list[dict[str, Any]]], list[dict[str, Any]]]
+
+
+def in_batches(width: int, choose: Choice) -> Policy:
+    """`width` tasks at a time, the whole team on each; wait for all of them."""
+    while True:
+        status = decoded((yield "yc-bench company status"))
+        if not status or status["risk"]["bankrupt"]:
+            return
+        listed = decoded((yield "yc-bench employee list"))
+        staff = sorted(listed.get("employees", []), key=lambda one: (len(one["name"]), one["name"]))
+        level = int(max(status["prestige"].values()))
+        browsed = decoded((yield f"yc-bench market browse --required-prestige-lte {level} --limit 1000"))
+        picked = choose(browsed.get("tasks", []), staff)[:width]
+        for task in picked:
+            number = task["task_id"]
+            yield f"yc-bench task accept --task-id {number}"
+            for one in staff:
+                yield f"yc-bench task assign --task-id {number} --employee-id {one['employee_id']}"
+            yield f"yc-bench task dispatch --task-id {number}"
+        waiting = {task["task_id"] for task in picked}
+        while True:
+            out = decoded((yield "yc-bench sim resume"))
+            if out.get("terminal_reason") in OVER or not out.get("ok"):
+                return
+            done = [event for event in out.get("wake_events", []) if event.get("type") == "task_completed"]
+            waiting -= {event.get("task_id") for event in done}
+            if not waiting:
+                break
+
+
+def by_reward(offers: list[dict[str, Any]], staff: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return sorted(offers, key=lambda task: (-task["reward_funds_cents"], task["title"]))
+
+
+def by_hourly_pay(offers: list[dict[str, Any]], staff: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Of what the whole team finishes in six and a half working days of nine hours."""
+
+    def hours(task: dict[str, Any]) -> float:
+        worst = 0.0
+        for need in task["requirements"]:
+            rate = sum(one["skills"].get(need["domain"], 0.0) for one in staff)
+            worst = max(worst, need["required_qty"] / rate if rate > 0 else float("inf"))
+        return worst
+
+    fitting = [(task, needed) for task in offers if (needed := hours(task)) <= 6.5 * 9.0]
+    fitting.sort(key=lambda pair: (-pair[0]["reward_funds_cents"] / pair[1], pair[0]["title"]))
+    return [task for task, _ in fitting]
+
+
+POLICIES: dict[str, Callable[[], Policy]] = {
+    "quit_at_once": quit_at_once,
+    "look_only": look_only,
+    "idle": idle,
+    "greedy": lambda: in_batches(1, by_reward),
+    "spread": lambda: in_batches(4, by_reward),
+    "careful": lambda: in_batches(1, by_hourly_pay),
+}
+
+
+class Moves:
+    """The commands of a policy, `cap` at most, one after the other."""
+
+    def __init__(self, policy: str, cap: int | None) -> None:
+        self._policy, self._cap = POLICIES[policy](), cap
+        self.made = 0
+
+    def next(self, printed: str | None) -> str | None:
+        """The command after one that printed `printed` (None: the first); None when the policy is done."""
+        if self._cap is not None and self.made >= self._cap:
+            return None
+        try:
+            command = next(self._policy) if printed is None else self._policy.send(printed)
+        except StopIteration:
+            return None
+        self.made += 1
+        return command
+
+
+class Player:
+    """An agent that follows a policy: `env.agent_options: {policy: greedy, cap: 60}`."""
+
+    needs_model = False
+
+    def __init__(self, context: AgentContext) -> None:
+        self._moves = Moves(context.options["policy"], context.options.get("cap"))
+
+    async def run(self, prompt: str, toolbox: Toolbox) -> AgentResult:
+        command = self._moves.next(None)
+        while command is not None:
+            result = json.loads(await toolbox.call("terminal", {"command": command}))
+            command = self._moves.next(result["output"])
+        return AgentResult(messages=[{"role": "user", "content": prompt}], turns_used=self._moves.made)
+
+
+def model_server(policy: str, cap: int | None) -> type[BaseHTTPRequestHandler]:
+    """The handler of an OpenAI-compatible endpoint whose model follows a policy, one conversation per first message."""
+    games: dict[str, Moves] = {}
+    lock = threading.Lock()
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_POST(self) -> None:
+            request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            messages = request["messages"]
+            first = next(message["content"] for message in messages if message["role"] == "user").split("\n")[0]
+            with lock:
+                moves = games.setdefault(first, Moves(policy, cap))
+            printed = None
+            if messages[-1]["role"] == "tool":
+                printed = json.loads(messages[-1]["content"])["output"]
+            command = moves.next(printed)
+            message: dict[str, Any] = {"role": "assistant", "content": None if command else "That is all."}
+            if command:
+                function = {"name": "terminal", "arguments": json.dumps({"command": command})}
+                message["tool_calls"] = [{"id": f"c{moves.made}", "type": "function", "function": function}]
+            choice = {"index": 0, "message": message, "finish_reason": "tool_calls" if command else "stop"}
+            usage = {"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15}
+            body = json.dumps({"id": "x", "object": "chat.completion", "choices": [choice], "usage": usage}).encode()
+            self.send_response(200)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            return None
+
+    return Handler
