@@ -41,6 +41,7 @@ def test_no_cause_in_the_outcomes_page_is_invented():
     page = (DOCS / "outcomes.md").read_text()
     known = {policy.cause for policy in TABLE.values()} | {
         "reward_below_threshold",
+        "not_passed",
         "test_body",
         "max_turns",
         "loop",
