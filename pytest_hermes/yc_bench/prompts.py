@@ -107,9 +107,7 @@ def system_prompt(offer: Offer, *, history_keep_rounds: int | None) -> str:
             f"Of this conversation only the last {history_keep_rounds} to {2 * history_keep_rounds} turns stay in view:"
             " write to the scratchpad what has to last."
         )
-    advice.append(
-        "Go on until `sim resume` says that it is over. An answer without a command ends the run."
-    )
+    advice.append("Go on until `sim resume` says that it is over. An answer without a command ends the run.")
     return "\n".join([*rules, *commands, *advice])
 
 
