@@ -284,7 +284,7 @@ class _Reader:
             for (column, convert), value in zip(wanted.items(), row, strict=True):
                 try:
                     values.append(None if value is None and column not in needed else convert(value))
-                except (TypeError, ValueError):
+                except (TypeError, ValueError, OverflowError):
                     raise _Unreadable(_line(f"{table}.{column} holds {str(value)[:40]!r}")) from None
             rows.append(tuple(values))
         return rows
