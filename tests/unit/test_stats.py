@@ -14,6 +14,8 @@ from pytest_hermes.stats import (
     clustered_standard_error,
     pass_at_k,
     pass_hat_k,
+    t_95,
+    t_interval,
     wilson,
 )
 
@@ -180,3 +182,27 @@ def test_the_clustered_interval_holds_the_mean(tasks):
     values = [value for task in tasks for value in task]
     low, high = clustered_interval(tasks)
     assert 0 <= low <= sum(values) / len(values) + 1e-12 and sum(values) / len(values) - 1e-12 <= high <= 1
+
+
+@pytest.mark.parametrize(
+    ("degrees", "quantile"),
+    [  # NIST/SEMATECH e-Handbook of Statistical Methods, table 1.3.6.7.2
+        *((1, 12.706), (2, 4.303), (3, 3.182), (4, 2.776), (5, 2.571), (9, 2.262), (10, 2.228), (29, 2.045)),
+        *((30, 2.042), (100, 1.984)),
+    ],
+)
+def test_quantiles_of_t(degrees, quantile):
+    assert t_95(degrees) == pytest.approx(quantile, abs=5e-4)
+
+
+def test_quantiles_of_t_approach_the_normal_one():
+    assert t_95(100_000) == pytest.approx(Z_95, abs=5e-5)
+    with pytest.raises(ValueError, match="0 degrees"):
+        t_95(0)
+
+
+def test_t_intervals():
+    assert t_interval([]) is None and t_interval([0.5]) is None
+    assert t_interval([0.5, 0.5, 0.5]) == 0.0
+    values = [0.0, 0.0, 0.575095]
+    assert t_interval(values) == pytest.approx(4.302652729749468 * statistics.stdev(values) / math.sqrt(3))
