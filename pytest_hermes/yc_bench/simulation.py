@@ -108,6 +108,8 @@ class Simulation:
         self._aborting: asyncio.Future[None] | None = None
         self.database = database
         """Absolute path in the sandbox."""
+        self.pid = 0
+        """The helper's, as the sandbox numbers its processes."""
         self._reader = asyncio.ensure_future(self._drain_stream())
 
     @classmethod
@@ -308,7 +310,7 @@ class Simulation:
             try:
                 async with asyncio.timeout(wait_s):
                     await self._write(_line({"do": do, "id": request.number, **fields}))
-                    answer = await request.done
+                    answer = await asyncio.shield(request.done)
             except TimeoutError:
                 await asyncio.shield(self._end())
                 return None
@@ -367,6 +369,7 @@ class Simulation:
             line = bytes(buffer[: end + 1])
             del buffer[: end + 1]
             if self._mark.encode() in line and line.startswith(b'{"kind": "ready"'):
+                self.pid = integer(json.loads(line).get("pid"))
                 self._ready.set()
             else:
                 self._noise.add(line)

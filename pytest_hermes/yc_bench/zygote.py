@@ -69,7 +69,7 @@ class Wire:
         return request
 
     def send(self, kind: str, body: bytes = b"", **header: Any) -> None:
-        head = json.dumps({"kind": kind, "bytes": len(body), **header}).encode()
+        head = json.dumps({"kind": kind, "bytes": len(body), **header}, default=repr).encode()
         view = memoryview(head + b"\n" + body)
         while view:
             view = view[os.write(self.outgoing, view) :]
@@ -113,6 +113,10 @@ class AsInterpreter:
     def __exit__(self, kind: object, error: BaseException | None, trace: types.TracebackType | None) -> None:
         code = 1
         try:
+            for stream in (sys.stderr, sys.stdout):
+                if not stream.closed:
+                    with contextlib.suppress(OSError):
+                        stream.flush()
             # The outermost frame is the one of the `with`, not the program's.
             code = _report(error, trace.tb_next if trace is not None else None)
             for thread in threading.enumerate():
@@ -121,8 +125,9 @@ class AsInterpreter:
             atexit._run_exitfuncs()
             for stream in (sys.stdout, sys.stderr):
                 try:
-                    stream.flush()
-                except (OSError, ValueError):
+                    if not stream.closed:
+                        stream.flush()
+                except OSError:
                     code = _FLUSH_FAILED
         finally:
             os._exit(code)
