@@ -15,6 +15,7 @@ import contextlib
 import json
 import logging
 import secrets
+import time
 import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -187,10 +188,14 @@ class Simulation:
         window: OutputWindow,
         env: Mapping[str, str] | None = None,
     ) -> ShellResult:
+        started = time.monotonic()
         fields = {"argv": list(argv), "cwd": where, "env": env or {}, "timeout_s": timeout_s}
         answer = await self._ask("run", fields, None if timeout_s is None else timeout_s + _GRACE_S, window)
         if answer is None:
-            return ShellResult(KILLED_EXIT_CODE, window.value(), False, window.total, where)
+            # One that does not answer (stopped by the agent, say) was given its time, and was killed then.
+            timed_out = timeout_s is not None and time.monotonic() - started >= timeout_s
+            code = TIMEOUT_EXIT_CODE if timed_out else KILLED_EXIT_CODE
+            return ShellResult(code, window.value(), timed_out, window.total, where)
         if isinstance(answer.get("error"), str):
             raise OSError(integer(answer.get("errno")), str(answer["error"]))
         timed_out = answer.get("timed_out") is True

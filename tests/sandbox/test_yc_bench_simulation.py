@@ -513,6 +513,19 @@ def test_a_helper_that_is_killed_under_a_command(play: Play) -> None:
     play(body)
 
 
+def test_a_helper_that_is_stopped_is_given_up(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pytest_hermes.yc_bench.simulation._GRACE_S", 0.5)
+
+    async def body(place: Place) -> None:
+        async with place.begun() as simulation:
+            await place.sandbox.exec(["kill", "-STOP", str(simulation.pid)])
+            found = await simulation.run(["sim", "resume"], timeout_s=0.5)
+            assert (found.exit_code, found.timed_out) == (124, True)
+            assert not simulation.is_alive
+
+    play(body)
+
+
 def test_after_the_agent_a_fresh_helper_plays_a_copy(play: Play) -> None:
     async def body(place: Place) -> None:
         home = place.sandbox.home
