@@ -14,6 +14,7 @@ benchmark = Benchmark(
     "yc_bench",
     tasks=tasks,
     verify=judge,
+    pass_threshold=0.5,  # what surviving alone is worth; the verdict says who passes
     defaults=Path(__file__).with_name("default.yaml"),
     toolsets=("terminal",),
     parallel_tools=False,

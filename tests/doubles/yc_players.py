@@ -18,6 +18,8 @@ from pytest_hermes.agents.result import AgentResult
 from pytest_hermes.tools.toolbox import Toolbox
 
 Policy = Generator[str, str, None]
+AT_ONCE = "\f"
+"""Between calls that a model server makes by one message."""
 OVER = ("bankruptcy", "horizon_end")
 
 
@@ -99,6 +101,70 @@ def by_hourly_pay(offers: list[dict[str, Any]], staff: list[dict[str, Any]]) -> 
     return [task for task, _ in fitting]
 
 
+def talks_on() -> Policy:
+    """Does nothing, and goes on when everything is over."""
+    while True:
+        yield "yc-bench sim resume"
+
+
+def never_resumes() -> Policy:
+    while True:
+        yield "yc-bench company status"
+
+
+def two_at_once() -> Policy:
+    """Two offers accepted by one message."""
+    offers = decoded((yield "yc-bench market browse --required-prestige-lte 1 --limit 2"))["tasks"]
+    yield AT_ONCE.join(f"yc-bench task accept --task-id {task['task_id']}" for task in offers)
+
+
+def shell_script(*commands: str) -> Callable[[], Policy]:
+    """These commands of a shell, whatever they print."""
+
+    def policy() -> Policy:
+        for command in commands:  # noqa: UP028 - a tuple's iterator could not be sent what was printed
+            yield command
+
+    return policy
+
+
+def puts_back() -> Policy:
+    """Keeps a copy, plays a task, and goes back to the copy."""
+    yield f"cp {FOLDER}/yc_bench.db ~/old.db"
+    (task,) = decoded((yield "yc-bench market browse --required-prestige-lte 1 --limit 1"))["tasks"]
+    staff = decoded((yield "yc-bench employee list"))["employees"]
+    number = task["task_id"]
+    yield f"yc-bench task accept --task-id {number}"
+    for one in staff:
+        yield f"yc-bench task assign --task-id {number} --employee-id {one['employee_id']}"
+    yield f"yc-bench task dispatch --task-id {number}"
+    yield "yc-bench sim resume"
+    yield f"cp ~/old.db {FOLDER}/yc_bench.db"
+
+
+FOLDER = "~/yc_bench"
+SQL = """python3 - <<'END'
+import os, sqlite3
+books = sqlite3.connect(os.path.expanduser("~/yc_bench/yc_bench.db"))
+books.executescript('''%s''')
+books.commit()
+END"""
+MORE_MONEY = "update companies set funds_cents = funds_cents + 1000000000;"
+AN_ENTRY = """insert into ledger_entries (id, company_id, occurred_at, category, amount_cents, ref_type, ref_id)
+select lower(hex(randomblob(16))), id, '2025-01-02 10:00:00.000000', 'task_reward', 1000000000, null, null
+from companies;"""
+CHEATS = {
+    "writes_funds": [SQL % MORE_MONEY],
+    "writes_books": [SQL % (MORE_MONEY + AN_ENTRY)],
+    "deletes": [f"rm {FOLDER}/yc_bench.db"],
+    "founds_anew": [
+        f"rm {FOLDER}/yc_bench.db; cd {FOLDER}",
+        "DATABASE_URL=sqlite:////$PWD/yc_bench.db yc-bench company status",
+    ],
+    "other_rules": ["YC_BENCH_EXPERIMENT=tutorial yc-bench company status"],
+    "garbage": [f"echo garbage > {FOLDER}/yc_bench.db"],
+}
+
 POLICIES: dict[str, Callable[[], Policy]] = {
     "quit_at_once": quit_at_once,
     "look_only": look_only,
@@ -106,6 +172,11 @@ POLICIES: dict[str, Callable[[], Policy]] = {
     "greedy": lambda: in_batches(1, by_reward),
     "spread": lambda: in_batches(4, by_reward),
     "careful": lambda: in_batches(1, by_hourly_pay),
+    "talks_on": talks_on,
+    "never_resumes": never_resumes,
+    "two_at_once": two_at_once,
+    "puts_back": puts_back,
+    **{name: shell_script(*commands) for name, commands in CHEATS.items()},
 }
 
 
@@ -158,14 +229,17 @@ def model_server(policy: str, cap: int | None) -> type[BaseHTTPRequestHandler]:
             first = next(message["content"] for message in messages if message["role"] == "user").split("\n")[0]
             with lock:
                 moves = games.setdefault(first, Moves(policy, cap))
-            printed = None
-            if messages[-1]["role"] == "tool":
-                printed = json.loads(messages[-1]["content"])["output"]
-            command = moves.next(printed)
+            results = [json.loads(message["content"])["output"] for message in messages if message["role"] == "tool"]
+            command = moves.next(results[-1] if results else None)
             message: dict[str, Any] = {"role": "assistant", "content": None if command else "That is all."}
             if command:
-                function = {"name": "terminal", "arguments": json.dumps({"command": command})}
-                message["tool_calls"] = [{"id": f"c{moves.made}", "type": "function", "function": function}]
+                calls = [
+                    {"name": "terminal", "arguments": json.dumps({"command": line})} for line in command.split(AT_ONCE)
+                ]
+                message["tool_calls"] = [
+                    {"id": f"c{moves.made}_{number}", "type": "function", "function": call}
+                    for number, call in enumerate(calls)
+                ]
             choice = {"index": 0, "message": message, "finish_reason": "tool_calls" if command else "stop"}
             usage = {"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15}
             body = json.dumps({"id": "x", "object": "chat.completion", "choices": [choice], "usage": usage}).encode()

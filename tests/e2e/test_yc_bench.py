@@ -7,13 +7,17 @@ records; what they must end with was measured without any of these.
 from __future__ import annotations
 
 import collections
+import contextlib
 import importlib.util
 import json
 import os
+import sqlite3
 from pathlib import Path
 from typing import Any
 
 import pytest
+from doubles.loopback import LoopbackServer
+from doubles.yc_players import CHEATS, model_server
 
 from pytest_hermes.artifacts.records import read_rows
 
@@ -63,8 +67,8 @@ class Games:
         assert result.ret in (0, 1), result.stdout.str()
         assert dict(os.environ) == before
         self.result = result
-        run = max((self.pytester.path / "runs").iterdir(), key=lambda path: path.stat().st_mtime_ns)
-        return {row["task_id"]: row for row in read_rows(run)}
+        self.run = max((self.pytester.path / "runs").iterdir(), key=lambda path: path.stat().st_mtime_ns)
+        return {row["task_id"]: row for row in read_rows(self.run)}
 
     def by_policy(self, cases: list[dict[str, Any]], *arguments: str) -> dict[str, dict[str, Any]]:
         case = cases[0]
@@ -123,3 +127,139 @@ def name_of(game: tuple[str, str, int | None]) -> str:
 @pytest.mark.parametrize("game", [*QUICK, *(pytest.param(game, marks=pytest.mark.slow) for game in LONG)], ids=name_of)
 def test_a_policy_ends_as_measured(games, game, processes):
     compare(GAMES[game], games.by_policy(GAMES[game], *processes), fast=True)
+
+
+# -- the same by a model, and by a process per command ---------------------------------------------------
+
+SIX = [
+    ("sim_init", "careful", 60, "hard", 3),
+    ("preset", "spread", 60, "fast_test", 3),
+    ("sim_init", "greedy", 60, "fast_test", 2),
+    ("preset", "look_only", None, "hard", 2),
+    ("preset", "idle", None, "medium", 3),
+    ("sim_init", "idle", None, "fast_test", 1),
+]
+
+
+def case_of(init: str, policy: str, cap: int | None, preset: str, seed: int) -> list[dict[str, Any]]:
+    (found,) = [case for case in GAMES[init, policy, cap] if (case["preset"], case["seed"]) == (preset, seed)]
+    return [found]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("wanted", SIX, ids=lambda wanted: "-".join(map(str, wanted)))
+@pytest.mark.parametrize("processes", [[], ["-n", "4"]], ids=["one process", "xdist"])
+def test_a_model_over_http_ends_as_measured(games, wanted, processes):
+    """Through the agent loop: sampling, tool calls, the history that is sent, the end at the horizon."""
+    (case,) = cases = case_of(*wanted)
+    server = LoopbackServer(model_server(case["policy"], case["cap"]))
+    try:
+        model = ["--model=player", f"--hermes-base-url={server.url}", "--hermes-set", "openai.api_key=none"]
+        rows = games.play(cases, *model, *processes)
+    finally:
+        server.close()
+    compare(cases, rows, fast=True)
+    (row,) = rows.values()
+    over = case["last_terminal_reason"] is not None
+    assert row["stop_reason"] == ("ended" if over else "finished")
+    assert row["turns"] == case["commands"] + (not over)
+    rewards = [turn["reward"] for turn in row["turn_records"] if turn["reward"] is not None]
+    bankrupt = over and not case["survived"]
+    assert sum(rewards) == pytest.approx((case["final_funds_cents"] - 25_000_000) / 25_000_000 - bankrupt)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("wanted", SIX, ids=lambda wanted: "-".join(map(str, wanted)))
+@pytest.mark.parametrize("processes", [[], ["-n", "4"]], ids=["one process", "xdist"])
+def test_a_process_per_command_ends_as_measured(games, wanted, processes):
+    cases = case_of(*wanted)
+    compare(cases, games.by_policy(cases, "--yc-fast-path=off", *processes), fast=False)
+
+
+# -- what players do that is no play -----------------------------------------------------------------------
+
+DO_NOTHING = [{"preset": "fast_test", "seed": seed, "init": "sim_init"} for seed in (1, 2)]
+
+
+@pytest.mark.parametrize(
+    ("mode", "score", "status"),
+    [("drain", 0.0, "BANKRUPT"), ("as_is", 0.575095241611844, "INCOMPLETE"), ("fail", 0.0, "INCOMPLETE")],
+)
+def test_doing_nothing_in_the_three_modes(games, mode, score, status):
+    rows = games.play(DO_NOTHING, "--hermes-agent=nop", f"--yc-on-incomplete={mode}", "--junitxml=j.xml")
+    for row in rows.values():
+        assert row["details"]["yc.composite"] == pytest.approx(score, abs=1e-12)
+        assert (row["details"]["yc.status"], row["outcome"]) == (status, "failed")
+        assert row["cause"] == status.lower()
+        assert (row["details"]["yc.drain_resumes"] > 0) == (mode == "drain")
+    junit = (games.pytester.path / "j.xml").read_text()
+    assert f'<property name="yc.status" value="{status}"' in junit
+    metrics = json.loads((games.run / "summary.json").read_text())["metrics"]
+    assert metrics["yc.avg_composite"] == pytest.approx(score, abs=1e-12)
+    assert metrics["yc.survival_rate"] == (0.0 if mode == "drain" else None)
+
+
+def by_model(games: Games, policy: str, *arguments: str, cap: int | None = None) -> dict[str, Any]:
+    """The row of a model that plays fast_test with seed 1."""
+    server = LoopbackServer(model_server(policy, cap))
+    try:
+        model = ["--model=player", f"--hermes-base-url={server.url}", "--hermes-set", "openai.api_key=none"]
+        rows = games.play(DO_NOTHING[:1], *model, *arguments)
+    finally:
+        server.close()
+    return rows["fast_test-seed1"]
+
+
+def test_the_run_ends_with_bankruptcy_though_the_model_would_go_on(games):
+    row = by_model(games, "talks_on")
+    assert (row["stop_reason"], row["turns"], row["cause"]) == ("ended", 1, "bankrupt")
+    assert '"terminal_reason": "bankruptcy"' in json.loads(row["messages"][-1]["content"])["output"]
+
+
+def test_the_clock_is_advanced_for_a_model_that_does_not(games):
+    row = by_model(games, "never_resumes", "--yc-auto-advance=3")
+    assert (row["stop_reason"], row["turns"]) == ("ended", 3)
+    assert row["messages"][-1]["role"] == "user"
+    assert "3 turns passed" in row["messages"][-1]["content"] and "bankruptcy" in row["messages"][-1]["content"]
+
+
+def test_calls_of_one_message_are_done_in_order(games):
+    row = by_model(games, "two_at_once", "--yc-on-incomplete=as_is")
+    results = [json.loads(message["content"]) for message in row["messages"] if message["role"] == "tool"]
+    assert [result["exit_code"] for result in results] == [0, 0, 0]
+    database = games.run / "artifacts" / "fast_test-seed1" / "1" / "yc_bench.db"
+    with contextlib.closing(sqlite3.connect(database)) as connection:
+        assert connection.execute("select replenish_counter from sim_state").fetchone() == (2,)
+        titles = [title for (title,) in connection.execute("select title from tasks where status = 'market'")]
+    assert len([title for title in titles if "-0]" in title]) <= 1  # no replacement was made twice
+
+
+@pytest.mark.parametrize("cheat", [*CHEATS, "puts_back"])
+def test_what_is_no_play_scores_nothing(games, cheat):
+    row = by_model(games, cheat)
+    assert (row["outcome"], row["cause"], row["reward"]) == ("failed", "tampering", 0.0)
+    assert row["verifier"]["evidence"]
+
+
+def test_each_run_has_a_folder_a_database_and_variables_of_its_own(games):
+    games.pytester.makepyfile(
+        watcher="""
+        import json, os
+
+        class Watcher:
+            needs_model = False
+
+            async def run(self, prompt, toolbox):
+                from pytest_hermes.agents.result import AgentResult
+                call = {"command": "echo $DATABASE_URL $YC_BENCH_EXPERIMENT $TYPER_USE_RICH; command -v yc-bench"}
+                seen = json.loads(await toolbox.call("terminal", call))["output"].split()
+                host = {name: os.environ.get(name) for name in ("DATABASE_URL", "YC_BENCH_EXPERIMENT")}
+                return AgentResult(messages=[{"role": "assistant", "content": json.dumps([seen, host])}])
+        """
+    )
+    rows = games.play(DO_NOTHING, "--hermes-agent=watcher:Watcher", "--hermes-concurrency=2", "-p", "watcher")
+    seen = [json.loads(row["messages"][0]["content"]) for row in rows.values()]
+    assert all(host == {"DATABASE_URL": None, "YC_BENCH_EXPERIMENT": None} for _, host in seen)
+    assert len({words[0] for words, _ in seen}) == 2 and {words[1] for words, _ in seen} == {"fast_test"}
+    assert all(words[0].startswith("sqlite:////") and words[2] == "0" for words, _ in seen)
+    assert all(words[3].endswith("/yc_bench/bin/yc-bench") for words, _ in seen)
