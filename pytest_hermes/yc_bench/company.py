@@ -17,6 +17,7 @@ from pytest_hermes.episode import Episode, EpisodeContext, SandboxWithVariables,
 from pytest_hermes.errors import SandboxStartError
 from pytest_hermes.yc_bench.answers import Beginning, State
 from pytest_hermes.yc_bench.game import Game, prepared
+from pytest_hermes.yc_bench.likeness import answers_alike
 from pytest_hermes.yc_bench.plain import plain_command
 from pytest_hermes.yc_bench.prompts import advanced
 from pytest_hermes.yc_bench.score import step_reward
@@ -182,7 +183,7 @@ async def company(context: EpisodeContext) -> AsyncIterator[Company]:
             company_name=env.company_name,
             horizon_years=data["horizon_years"],
         )
-        fast = env.yc_fast_path != "off" and await simulation.answers_alike()
+        fast = env.yc_fast_path != "off" and await answers_alike(simulation, game.installation)
         founded = await sandbox.read_file(game.database)
         episode = Company(played, context.settings, game, simulation, beginning, founded, fast=fast)
         try:

@@ -1,7 +1,7 @@
 """`Simulation`: a rollout's YC-Bench world, served by one helper process in its sandbox (`simulator.py`).
 
 The helper is started before the agent acts and runs `yc-bench` commands as forked children, with the bytes and exit
-codes that processes of their own give (`answers_alike` says so for an installation). One request runs at a time.
+codes that processes of their own give (`likeness.py` says whether, for an installation). One request runs at a time.
 
 A command is executed at most once: whatever happens to the helper, no request is sent again. Once the helper has
 ended, or cannot be trusted to be at a request's end, `is_alive` is False for good and every request is refused with
@@ -16,7 +16,6 @@ import json
 import logging
 import secrets
 import time
-import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -38,7 +37,7 @@ _ABORT_WAIT_S = 5.0
 _GRACE_S = 10.0
 """A helper that has not ended a command this long after its time-out is stopped or gone wrong."""
 _START_WAIT_S = 60.0
-_PLAYED = ("zygote", "simulator")
+PROGRAMS = ("zygote", "simulator")
 _LOADER = """
 import sys, types
 def text():
@@ -64,10 +63,6 @@ class SimulationEnded(InfrastructureError):
 
 class SimulationError(InfrastructureError):
     """The helper could not do what it was asked: begin a simulation, run out its clock."""
-
-
-_ALIKE: dict[tuple[object, ...], bool] = {}
-_COMPARING: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = weakref.WeakKeyDictionary()
 
 
 class _Request:
@@ -107,6 +102,7 @@ class Simulation:
         self._noise = OutputWindow(4_000)
         self._is_over = False
         self._aborting: asyncio.Future[None] | None = None
+        self.backend = sandbox.backend
         self.database = database
         """Absolute path in the sandbox."""
         self.pid = 0
@@ -135,11 +131,11 @@ class Simulation:
         Raises SandboxStartError; NotImplementedError where the backend has no two-way stream.
         """
         marker = secrets.token_hex(16)
-        added = {**(env or {}), "DATABASE_URL": _url(database)}
+        added = {**(env or {}), "DATABASE_URL": url_of(database)}
         if experiment is not None:
             added["YC_BENCH_EXPERIMENT"] = experiment
         # -P: like a script, and unlike -c, imports nothing from the current directory.
-        names = [f"{__package__}.{name}" for name in _PLAYED]
+        names = [f"{__package__}.{name}" for name in PROGRAMS]
         argv = [str(installation.python), "-I" if isolated else "-P", "-c", _LOADER, *names]
         stream = await sandbox.open_stream(argv, env={**added, EXEC_VARIABLE: marker})
         simulation = cls(
@@ -259,24 +255,8 @@ class Simulation:
         error = tail(answer.get("error", ""))
         return Drained(integer(answer.get("resumes")), reason if isinstance(reason, str) else None, error)
 
-    async def answers_alike(self, *, timeout_s: float = 60.0) -> bool:
-        """Whether the helper gives the bytes and exit codes of real processes, for a command that succeeds and one that
-        crashes; compared once per installation and backend in this process. Changes nothing in a database that
-        holds a simulation."""
-        installation = self._installation
-        key = (installation.python, installation.script, installation.package_sha256, self._sandbox.backend)
-        async with _COMPARING.setdefault(asyncio.get_running_loop(), asyncio.Lock()):
-            if key not in _ALIKE:
-                alike = True
-                # Nothing makes that directory, and the traceback goes through every layer of the program.
-                for env in ({}, {"DATABASE_URL": _url("/nowhere/at/all.db")}):
-                    alike = alike and await self._is_alike(["company", "status"], env, timeout_s)
-                if not alike:
-                    log.warning("%s: yc-bench's helper answers otherwise than its command", self._sandbox.id)
-                _ALIKE[key] = alike
-            return _ALIKE[key]
-
-    async def _is_alike(self, argv: Sequence[str], env: Mapping[str, str], timeout_s: float) -> bool:
+    async def agrees_with_process(self, argv: Sequence[str], *, env: Mapping[str, str], timeout_s: float) -> bool:
+        """Whether a command, with `env` besides, gives the same bytes and exit code here as in a process of its own."""
         real = await self._sandbox.exec(
             ["sh", "-c", 'exec "$0" "$@" 2>&1', self._script, *argv], timeout_s=timeout_s, env={**self._env, **env}
         )
@@ -291,7 +271,7 @@ class Simulation:
     # -- the helper ------------------------------------------------------------------------------------
 
     async def _hello(self) -> None:
-        for name in _PLAYED:
+        for name in PROGRAMS:
             source = await asyncio.to_thread(Path(__file__).with_name(f"{name}.py").read_bytes)
             await self._write(b"%d\n" % len(source) + source)
         await self._write(_line({"script": self._script, "mark": self._mark}))
@@ -406,7 +386,7 @@ class Simulation:
         await self._sandbox.kill_marked(self._marker)
 
 
-def _url(database: str) -> str:
+def url_of(database: str) -> str:
     return f"sqlite:///{database}"
 
 

@@ -168,11 +168,15 @@ def seed_preset(request: dict[str, Any]) -> None:
 
 
 def advance_to_horizon() -> None:
-    """For installations whose `sim resume` refuses while no task is active: the clock runs out by the engine itself."""
+    """For installations whose `sim resume` refuses while no task is active: the clock runs out by the engine itself,
+    which may stop at every payroll."""
     with package("cli").get_db() as db:
         state = db.query(package("db.models.sim_state").SimState).first()
-        result = package("core.engine").advance_time(db, state.company_id, state.horizon_end)
-        reason = "bankruptcy" if result.bankrupt else "horizon_end" if result.horizon_reached else None
+        reason, before = None, None
+        while reason is None and state.sim_time != before:
+            before = state.sim_time
+            result = package("core.engine").advance_time(db, state.company_id, state.horizon_end)
+            reason = "bankruptcy" if result.bankrupt else "horizon_end" if result.horizon_reached else None
         print(json.dumps({"terminal_reason": reason}))
 
 

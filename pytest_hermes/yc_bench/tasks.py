@@ -88,9 +88,7 @@ def check(env: EnvSettings) -> None:
 
 def _no_repeats(option: str, values: list[str] | list[int]) -> None:
     if repeated := [value for value in values if values.count(value) > 1]:  # type: ignore[arg-type]
-        raise ConfigurationError(
-            f"{option}: {repeated[0]} is given twice; --hermes-attempts N plays each N times"
-        )
+        raise ConfigurationError(f"{option}: {repeated[0]} is given twice; --hermes-attempts N plays each N times")
 
 
 def _task(env: EnvSettings, installation: Installation, preset: str, seed: int) -> Task:

@@ -22,6 +22,7 @@ from pytest_hermes.sandbox.local import LocalProvider
 from pytest_hermes.sandbox.local_sandbox import LocalSandbox
 from pytest_hermes.task import SandboxSpec
 from pytest_hermes.yc_bench.install import Installation, find_installation
+from pytest_hermes.yc_bench.likeness import answers_alike
 from pytest_hermes.yc_bench.simulation import KILLED_EXIT_CODE, Simulation, SimulationEnded, SimulationError
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("yc_bench") is None, reason="yc-bench is not installed")
@@ -191,7 +192,7 @@ FRAMED = tuple(argv for argv in MANY if not argv or argv in FEW or {"--help", "n
 def test_commands_have_the_bytes_of_processes(play: Play) -> None:
     async def body(place: Place) -> None:
         async with place.begun() as simulation:
-            assert await simulation.answers_alike()
+            assert await answers_alike(simulation, place.installation)
             for argv in FEW:
                 await place.same(simulation, *argv)
 
