@@ -50,7 +50,7 @@ def play(mode: str, policy: str, cap: int) -> tuple[float, float, float, int]:
         env = {**os.environ, "PYTHONPATH": str(ROOT / "tests")}
         done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
         wall, cpu = time.perf_counter() - began, children_cpu_s() - cpu
-        (run,) = Path(folder).iterdir()
+        (run,) = (path for path in Path(folder).iterdir() if path.is_dir())
         (row,) = read_rows(run)
         if row["details"].get("yc.commands") != cap:
             sys.exit(done.stdout)

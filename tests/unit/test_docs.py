@@ -42,6 +42,8 @@ def test_no_cause_in_the_outcomes_page_is_invented():
     known = {policy.cause for policy in TABLE.values()} | {
         "reward_below_threshold",
         "not_passed",
+        "bankrupt",
+        "incomplete",
         "test_body",
         "max_turns",
         "loop",
