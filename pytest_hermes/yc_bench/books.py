@@ -108,7 +108,18 @@ class Books:
     @property
     def survived(self) -> bool:
         """Whether the composite score counts it as surviving: not bankrupt so far, also if it stopped early."""
-        return self.error is None and self.funds_cents >= 0 and self.bankrupt_at is None
+        sound = self.error is None and self.funds_cents >= 0 and self.bankrupt_at is None
+        return sound and not self._was_below_zero()
+
+    def _was_below_zero(self) -> bool:
+        """By the ledger: in later revisions a fine for a late task bankrupts too, and leaves no event."""
+        by_moment: dict[Moment, int] = {}
+        for entry in self.entries:
+            if entry.occurred_at is None:
+                return False
+            by_moment[entry.occurred_at] = by_moment.get(entry.occurred_at, 0) + entry.amount_cents
+        balance = self.funds_cents - self.ledger_total_cents
+        return any((balance := balance + by_moment[moment]) < 0 for moment in sorted(by_moment))
 
     @property
     def status(self) -> Status:
@@ -170,7 +181,7 @@ def read_ledger(database: bytes, journal: bytes | None = None, *, deadline_s: fl
     except sqlite3.Error as error:
         late = isinstance(error, sqlite3.OperationalError) and str(error) == "interrupted"
         return Books(error=f"it could not be read within {deadline_s:g} s" if late else _line(f"SQLite: {error}"))
-    except (MemoryError, OverflowError, RecursionError) as error:
+    except (MemoryError, OverflowError, RecursionError, UnicodeError) as error:
         return Books(error=f"it holds what cannot be read ({type(error).__name__})")
 
 

@@ -78,19 +78,31 @@ def state_of(database: str) -> dict[str, Any]:
             bankrupt = first(connection, "SELECT min(scheduled_at) FROM sim_events WHERE event_type = 'bankruptcy'")
             horizon = "SELECT count(*) FROM sim_events WHERE event_type = 'horizon_end' AND consumed"
             entries = first(connection, "SELECT count(*), coalesce(sum(amount_cents), 0) FROM ledger_entries")
+            below_zero = below_zero_at(connection, funds[0] - entries[1])
             tasks = connection.execute("SELECT status, count(*) FROM tasks GROUP BY status").fetchall()
             return {
                 "sim_time": state[0],
                 "horizon_end": state[1],
                 "funds_cents": funds[0],
-                "bankrupt_at": bankrupt[0],
+                "bankrupt_at": bankrupt[0] or below_zero,
                 "is_horizon_consumed": first(connection, horizon)[0] > 0,
                 "ledger_entries": entries[0],
                 "ledger_sum_cents": entries[1],
                 "tasks": {str(status): count for status, count in tasks},
             }
-    except (sqlite3.Error, OSError, OverflowError, UnicodeError) as error:
+    except (sqlite3.Error, OSError, OverflowError, UnicodeError, TypeError) as error:
         return {"error": f"{type(error).__name__}: {error}"}
+
+
+def below_zero_at(connection: sqlite3.Connection, balance: int) -> str | None:
+    """When the ledger first went below zero, from a balance on: a fine for a late task, which later revisions know,
+    bankrupts and leaves no event."""
+    by_moment = "SELECT occurred_at, sum(amount_cents) FROM ledger_entries GROUP BY occurred_at ORDER BY occurred_at"
+    for moment, change in connection.execute(by_moment):
+        balance += change
+        if balance < 0:
+            return str(moment)
+    return None
 
 
 def facts_of(database: str) -> dict[str, Any]:

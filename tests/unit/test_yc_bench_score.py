@@ -16,6 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_hermes.yc_bench import books as books_module
+from pytest_hermes.yc_bench import simulator
+from pytest_hermes.yc_bench.answers import state_of
 from pytest_hermes.yc_bench.score import Books, composite, read_ledger, signs_of_tampering, step_reward
 
 INITIAL = 25_000_000
@@ -149,12 +151,24 @@ def test_what_the_books_say(small):
             "BANKRUPT",
             False,
         ),
+        (
+            """INSERT INTO ledger_entries VALUES
+                ('m', 'c', '2025-01-06 12:00:00', 'task_reward', -25000001, 'task', 'w'),
+                ('n', 'c', '2025-01-07 12:00:00', 'task_reward', 25000001, 'task', 'x')""",
+            "BANKRUPT",
+            False,
+        ),
     ],
-    ids=["stopped early", "at the end", "at the end with nothing", "below zero", "played on after a bankruptcy"],
+    ids=[
+        *("stopped early", "at the end", "at the end with nothing", "below zero", "played on after a bankruptcy"),
+        "played on after a fine that could not be paid",
+    ],
 )
 def test_status(small, script, status, survived):
     found = read_ledger(edit(small, script).read_bytes())
     assert (found.status, found.survived) == (status, survived)
+    now = state_of(simulator.state_of(str(small)))
+    assert not now.error and (now.bankrupt_at is None and now.funds_cents >= 0) == survived
 
 
 def test_unreadable_books_have_no_status():
@@ -286,6 +300,15 @@ def test_reading_has_a_deadline(small):
     began = time.monotonic()
     assert read_ledger(small.read_bytes(), deadline_s=0.01).error == "it could not be read within 0.01 s"
     assert time.monotonic() - began < 5
+
+
+def test_a_message_of_sqlite_that_is_no_text(small):
+    edit(
+        small,
+        "PRAGMA writable_schema = 1;"
+        "INSERT INTO sqlite_master VALUES ('table', CAST(X'80' AS TEXT), CAST(X'80' AS TEXT), 2, 'CREATE nonsense')",
+    )
+    assert read_ledger(small.read_bytes()).error == "it holds what cannot be read (UnicodeDecodeError)"
 
 
 @given(st.data())
