@@ -85,7 +85,8 @@ def system_prompt(offer: Offer, *, history_keep_rounds: int | None) -> str:
         f"- Work is offered on a market. A task needs work in one or more of {len(offer.domains)} domains:"
         f" {', '.join(offer.domains)}.",
         "- A task that ends by its deadline pays its reward, raises prestige in its domains and the skills of those who"
-        f" worked on it. One that ends late pays nothing and costs prestige{', trust, money' if has_clients else ''}.",
+        " worked on it. One that ends late pays nothing and costs"
+        f" prestige{' and trust, and may cost money' if has_clients else ''}.",
         "- Prestige opens better paid offers: a task asks for a level that the company must have.",
         *(
             ["- Offers come from clients, who trust the company more or less by how their tasks went."]
@@ -95,10 +96,15 @@ def system_prompt(offer: Offer, *, history_keep_rounds: int | None) -> str:
         "- An employee who is on N running tasks gives each of them an N-th of the working rate. Few tasks at a time"
         " finish sooner than many.",
         "- Work is done on working days between 9:00 and 18:00. Salaries are paid on the first working day of each"
-        " month. If the money is below zero then, the company is bankrupt and everything is over.",
-        "- Time stands still until you run `yc-bench sim resume`, which goes to the next event: a task half done, a"
-        " task done, or the end."
-        + ("" if has_clients else " With nobody at work the next event is the end, and salaries are paid until then."),
+        f" month. If the money is below zero then{' or after a late task' if has_clients else ''}, the company is"
+        " bankrupt and everything is over.",
+        "- Time stands still until you run `yc-bench sim resume`, which goes to the next event: "
+        + (
+            "progress on a task, a task done, a payday, or the end. It may refuse while no task is running."
+            if has_clients
+            else "a task half done, a task done, or the end. With nobody at work the next event is the end, and"
+            " salaries are paid until then."
+        ),
     ]
     commands = [
         "",

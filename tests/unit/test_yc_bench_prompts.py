@@ -56,6 +56,8 @@ def test_the_pinned_version():
     for name, options in shown.items():
         assert options == set(PINNED[name])
     assert "`yc-bench task assign --task-id ID --employee-id ID`" in text
+    assert "a task half done, a task done, or the end. With nobody at work the next event is the end" in text
+    assert "costs prestige." in text and "If the money is below zero then, the company is bankrupt" in text
     assert "20 to 39" not in text and "last 20 to 40 turns" in text
 
 
@@ -64,7 +66,9 @@ def test_a_newer_layout():
     assert "$200,000" in text and "3 years" in text and "4 domains: research, inference" in text
     assert "`yc-bench task assign --task-id ID --employees NAME,NAME`" in text
     assert "--required-prestige-lte" not in text and "client history" in named(text)
-    assert "trust" in text
+    assert "costs prestige and trust, and may cost money." in text
+    assert "a payday, or the end. It may refuse while no task is running." in text
+    assert "task half done" not in text and "With nobody at work" not in text
 
 
 def test_the_scratchpad_is_recommended_where_the_conversation_is_cut():
