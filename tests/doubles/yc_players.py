@@ -101,6 +101,25 @@ def by_hourly_pay(offers: list[dict[str, Any]], staff: list[dict[str, Any]]) -> 
     return [task for task, _ in fitting]
 
 
+def by_name() -> Policy:
+    """Of later revisions, which `newer_yc_bench` stands for: one task at a time, one employee on it, all the year."""
+    name = decoded((yield "yc-bench employee list"))["employees"][0]["name"]
+    while True:
+        offers = decoded((yield "yc-bench market browse --limit 3"))["tasks"]
+        if not offers:
+            return
+        number = by_reward(offers, [])[0]["task_id"]
+        yield f"yc-bench task accept --task-id {number}"
+        yield f"yc-bench task assign --task-id {number} --employees {name}"
+        yield f"yc-bench task dispatch --task-id {number}"
+        events: list[str] = []
+        while "task_completed" not in events:
+            out = decoded((yield "yc-bench sim resume"))
+            if out.get("terminal_reason") in OVER or not out.get("ok"):
+                return
+            events = [event["type"] for event in out["wake_events"]]
+
+
 def talks_on() -> Policy:
     """Does nothing, and goes on when everything is over."""
     while True:
@@ -172,6 +191,7 @@ POLICIES: dict[str, Callable[[], Policy]] = {
     "greedy": lambda: in_batches(1, by_reward),
     "spread": lambda: in_batches(4, by_reward),
     "careful": lambda: in_batches(1, by_hourly_pay),
+    "by_name": by_name,
     "talks_on": talks_on,
     "never_resumes": never_resumes,
     "two_at_once": two_at_once,
