@@ -7,6 +7,7 @@ import inspect
 import math
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 _IMPORT_PATH = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
+_CAUSE = re.compile(r"[a-z][a-z0-9_]*")
 _DETAIL_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,99}")
 
 
@@ -66,6 +68,8 @@ class Verification:
     """The benchmark's, still going on."""
     keep: Callable[[str, bytes], Path] | None = None
     """Writes a file (name, content) among the attempt's artifacts in the run directory; where it is."""
+    another_sandbox: Callable[[], AbstractAsyncContextManager[Sandbox]] | None = None
+    """A sandbox like this one that no agent was in, for as long as the `async with` lasts."""
 
 
 VerifierResult = Verdict | float | bool | Mapping[str, float]
@@ -235,6 +239,17 @@ def _unusable(verdict: Verdict) -> str | None:
     """What is wrong with what a verdict says besides its reward."""
     if not isinstance(verdict.passed, bool | None):
         return f"passed={verdict.passed!r} is neither True, False nor None"
+    if not isinstance(verdict.output, str):
+        return f"output is of type {type(verdict.output).__name__}, not str"
+    if not isinstance(verdict.cause, str | None) or (verdict.cause is not None and not _CAUSE.fullmatch(verdict.cause)):
+        return f"cause={verdict.cause!r} is no slug (letters, digits, '_')"
+    if not isinstance(verdict.evidence, list) or not all(isinstance(sign, str) for sign in verdict.evidence):
+        return f"evidence={verdict.evidence!r} is not a list of sentences"
+    if not isinstance(verdict.components, dict) or not all(
+        isinstance(name, str) and isinstance(value, int | float) and math.isfinite(value)
+        for name, value in verdict.components.items()
+    ):
+        return f"components={verdict.components!r} are not names with finite numbers"
     if not isinstance(verdict.details, dict):
         return f"details are of type {type(verdict.details).__name__}, not dict"
     for name, value in verdict.details.items():
@@ -244,6 +259,8 @@ def _unusable(verdict: Verdict) -> str | None:
             return f"details: {name!r} holds a {type(value).__name__}, not a string, number, bool or None"
         if isinstance(value, float) and not math.isfinite(value):
             return f"details: {name!r} is {value}, which JSON cannot hold"
+        if isinstance(value, int) and value.bit_length() > 63:
+            return f"details: {name!r} has more than 63 bits"
     return None
 
 

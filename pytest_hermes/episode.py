@@ -6,12 +6,17 @@ like, answer terminal commands itself, and speak up after a turn: with a message
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING
 
+from pytest_hermes.errors import EpisodeError, HermesError
 from pytest_hermes.sandbox.protocol import Command, ExecResult, Sandbox, Stream
+from pytest_hermes.shown import described
 
 if TYPE_CHECKING:
     from pytest_hermes.config import Settings
@@ -48,8 +53,16 @@ class Episode:
         self.sandbox = sandbox
         """What the agent works in: the rollout's sandbox, or a `SandboxWithVariables` of it."""
 
-    async def answer(self, command: str, workspace: Workspace, *, timeout_s: float) -> ShellResult | None:
-        """The result of a foreground terminal command that this episode runs in its own way; None: the shell does."""
+    breaks_loops = False
+    """True: turns that repeat themselves do not end the run; the episode does something about them."""
+
+    async def answer(
+        self, command: str, workspace: Workspace, *, timeout_s: float, workdir: str | None = None
+    ) -> ShellResult | None:
+        """The result of a command of the agent's that this episode runs in its own way; None: the shell does.
+
+        It sees every command that the agent's shell would run, scripts of background processes included.
+        """
         return None
 
     async def after_turn(self, turn: int) -> TurnEnd:
@@ -57,9 +70,53 @@ class Episode:
         return TurnEnd()
 
 
+@contextlib.contextmanager
+def of_the_episode(what: str) -> Iterator[None]:
+    """What goes wrong inside is the episode's fault, not the agent's: EpisodeError. A HermesError speaks for itself."""
+    task = asyncio.current_task()
+    try:
+        yield
+    except asyncio.CancelledError as error:
+        if task is not None and task.cancelling():
+            raise
+        raise EpisodeError(f"the benchmark's episode, {what}: {described(error)}") from error
+    except (HermesError, KeyboardInterrupt, GeneratorExit):
+        raise
+    except BaseException as error:  # SystemExit or pytest's own: the engine's loop would end with it
+        raise EpisodeError(f"the benchmark's episode, {what}: {described(error)}") from error
+
+
+async def asked(episode: Episode, turn: int) -> TurnEnd:
+    """What the episode says after a turn. Raises EpisodeError for anything that is not a sound TurnEnd."""
+    with of_the_episode("after_turn"):
+        said = await episode.after_turn(turn)
+        if not isinstance(said, TurnEnd):
+            raise TypeError(f"it returned {type(said).__name__}, not a TurnEnd")
+        if not isinstance(said.message, str | None):
+            raise TypeError(f"message={said.message!r} is no text")
+        if said.reward is not None and not (isinstance(said.reward, int | float) and math.isfinite(said.reward)):
+            raise TypeError(f"reward={said.reward!r} is no finite number")
+    return said
+
+
+@contextlib.asynccontextmanager
+async def begun(make: EpisodeFactory, context: EpisodeContext) -> AsyncIterator[Episode]:
+    """The episode that `make` gives, with EpisodeErrors for what goes wrong on its ways in and out."""
+    with of_the_episode("begins"):
+        manager = make(context)
+        episode = await manager.__aenter__()
+        if not isinstance(episode, Episode):
+            raise TypeError(f"it is of type {type(episode).__name__}, not an Episode")
+    try:
+        yield episode
+    finally:
+        with of_the_episode("ends"):
+            await manager.__aexit__(None, None, None)
+
+
 EpisodeFactory = Callable[[EpisodeContext], AbstractAsyncContextManager[Episode]]
-"""Entered as the last part of provisioning, left as the first part of teardown. What it raises on the way in is an
-error of the sandbox's start, unless it is a HermesError of its own."""
+"""Entered as the last part of provisioning, left as the first part of teardown. What it raises besides HermesErrors is
+an EpisodeError; on the way out it is noted and changes no outcome."""
 
 
 class SandboxWithVariables:

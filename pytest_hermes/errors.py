@@ -31,6 +31,10 @@ class HookError(HermesError):
     """A hook in a conftest or plugin failed; carries the original as `__cause__`."""
 
 
+class EpisodeError(HookError):
+    """A benchmark's episode failed; carries the original as `__cause__`."""
+
+
 class InfrastructureError(HermesError):
     """Something other than the agent broke: there is no valid reward."""
 

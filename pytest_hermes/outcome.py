@@ -62,6 +62,7 @@ TABLE: dict[type[BaseException], Policy] = {
     errors.AgentError: Policy("agent_error"),
     errors.InfrastructureError: Policy("infrastructure", retry=True),
     errors.HookError: Policy("hook_error"),
+    errors.EpisodeError: Policy("episode_error"),
     errors.TaskError: Policy("task_broken"),
     errors.ConfigurationError: Policy("configuration"),
     errors.RunAborted: Policy("cancelled"),

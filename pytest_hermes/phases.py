@@ -167,9 +167,9 @@ class _Try:
             await wait_healthy(sandbox, self.task.sandbox.healthcheck)
 
     def begun(self, make: EpisodeFactory, sandbox: Sandbox) -> AbstractAsyncContextManager[Episode]:
-        from pytest_hermes.episode import EpisodeContext
+        from pytest_hermes.episode import EpisodeContext, begun
 
-        return make(EpisodeContext(self.task, sandbox, self.settings))
+        return begun(make, EpisodeContext(self.task, sandbox, self.settings))
 
     async def tear_down(self) -> None:
         """End the tools and remove the sandbox, also while the rollout is being cancelled; failures are noted."""
@@ -321,6 +321,7 @@ class _Try:
             self.settings,
             self.episode,
             functools.partial(self.services.run.keep, self.task.id, self.job.attempt),
+            functools.partial(self.services.sandbox, self.job, self.limits),
         )
         # It may run twice, each time under the same clock.
         margin = seconds + 2 * VERIFY_MARGIN_S if getattr(verifier, "keeps_own_clock", False) else 0.0

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import pytest
 
+SHORTEST_SECRET = 8
+"""Characters of a key that is one and must not be shown: `none`, `x` or `EMPTY` are words that conversations have."""
 _COLOUR = re.compile("\x1b\\[(?:(?:0?[014]|3[0-79]|4[0-79]|9[0-7])(?:;(?=\\d)|(?=m)))*m")
 """Colour, bold and underline, as pytest's own highlighter sets them; nothing that moves, hides or names."""
 _RESET = "\x1b[0m"

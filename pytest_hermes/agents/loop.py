@@ -96,7 +96,7 @@ class HermesAgentLoop:
         self._system_prompt = system_prompt
         self._keep_rounds = history_keep_rounds
         self._markup = Markup(tool_call_parser)
-        self._loop_limit = loop_limit
+        self._loop_limit = 0 if episode is not None and episode.breaks_loops else loop_limit
         self._parallel = parallel_tool_calls
         self._episode = episode
         self._begin([])
@@ -269,7 +269,9 @@ class HermesAgentLoop:
         return looping
 
     async def _episode_over(self, turn: int, episode: Episode) -> bool:
-        said = await episode.after_turn(turn)
+        from pytest_hermes.episode import asked
+
+        said = await asked(episode, turn)
         self._result.turns[-1].reward = said.reward
         if said.message is not None:
             self._history.append({"role": "user", "content": said.message})

@@ -16,11 +16,17 @@ import re
 import threading
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from pytest_hermes.shown import SHORTEST_SECRET
+
 FORMAT_VERSION = 1
+NAMES = frozenset(
+    ("format", "run_id", "worker", "resumed_from", "benchmark", "node_id", "task_id", "task_digest", "attempt")
+)
+"""Fields of a row by which it is found again."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,16 +105,18 @@ class RunDirectory:
     def append(self, row: dict[str, Any], secrets: tuple[str, ...] = ()) -> int:
         """Append a row to this process's shard as one line, written before it returns.
 
-        Values of `secrets` are masked in what is written. Returns the byte offset of the line.
+        Values of `secrets` are masked in the texts that are written, not in names and ids; one of fewer than
+        `SHORTEST_SECRET` characters is a placeholder that an endpoint without keys was given. Returns the byte offset
+        of the line.
         """
         try:
             text = _line(row)
         except (TypeError, ValueError, RecursionError):
             text = _line(_plain(row))
-        for secret in secrets:
-            encoded = json.dumps(secret)[1:-1]
-            if encoded in text:
-                text = text.replace(encoded, "***")
+        told = [secret for secret in secrets if len(secret) >= SHORTEST_SECRET and json.dumps(secret)[1:-1] in text]
+        if told:
+            written = json.loads(text)
+            text = _line({name: value if name in NAMES else _masked(value, told) for name, value in written.items()})
         data = memoryview(text.encode() + b"\n")
         with self._appending:
             if self._shard is None:
@@ -194,6 +202,17 @@ def _engines_lock(run: Path) -> int:
 
 def _line(row: object) -> str:
     return json.dumps(row, ensure_ascii=True, separators=(",", ":"), default=str)
+
+
+def _masked(value: Any, secrets: Sequence[str]) -> Any:
+    """A copy of JSON values without these texts; keys of objects stay."""
+    if isinstance(value, str):
+        for secret in secrets:
+            value = value.replace(secret, "***")
+        return value
+    if isinstance(value, list):
+        return [_masked(entry, secrets) for entry in value]
+    return {key: _masked(entry, secrets) for key, entry in value.items()} if isinstance(value, dict) else value
 
 
 def _plain(value: object, depth: int = 0) -> object:

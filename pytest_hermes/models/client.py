@@ -14,9 +14,10 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pytest_hermes.errors import HermesError, ModelAnswerInvalid, ModelNotFound, ModelRejected, ModelUnavailable
+from pytest_hermes.errors import HermesError, ModelAnswerInvalid, ModelNotFound, ModelUnavailable
 from pytest_hermes.models import failures
 from pytest_hermes.models.answers import completion, decode
+from pytest_hermes.models.concessions import Concessions
 from pytest_hermes.models.conversation import Transcript
 from pytest_hermes.models.endpoint import Endpoint
 from pytest_hermes.models.failures import AttemptFailed
@@ -60,7 +61,7 @@ class HttpChatModel(abc.ABC):
         self._timeout_s = timeout_s
         self._retry = retry or RetryPolicy(max_retries=max_retries)
         self._prices = prices
-        self._max_tokens_field = "max_tokens"
+        self._concessions = Concessions()
 
     @abc.abstractmethod
     async def _send(self, path: str, payload: bytes | None) -> Response:
@@ -80,9 +81,18 @@ class HttpChatModel(abc.ABC):
     ) -> Completion:
         """See `ChatModel.complete`. ModelUnavailable too when `timeout_s` runs out during the call or its retries."""
         transcript = Transcript.of(conversation)
+        room: int | None = None
 
         async def attempt() -> Completion:
-            return await self._attempt(transcript.payload(self._fields(sampling), tools))
+            nonlocal room
+            fields = {"model": self.name, **self._concessions.fields(sampling, room=room)}
+            try:
+                return await self._attempt(transcript.payload(fields, tools))
+            except AttemptFailed as failed:
+                known, room = room, self._concessions.room(failed.error, sampling)
+                if (room is not None and room != known) or self._concessions.learn(failed.error, sampling):
+                    failed.retry, failed.after_s = True, 0.0
+                raise
 
         try:
             async with asyncio.timeout(timeout_s):
@@ -111,15 +121,6 @@ class HttpChatModel(abc.ABC):
         data = decode(response.body).get("data")
         return [str(item["id"]) for item in data if isinstance(item, dict) and "id" in item] if data else []
 
-    def _fields(self, sampling: Sampling) -> dict[str, Any]:
-        fields: dict[str, Any] = {"model": self.name}
-        if sampling.temperature is not None:
-            fields["temperature"] = sampling.temperature
-        if sampling.max_tokens is not None:
-            fields[self._max_tokens_field] = sampling.max_tokens
-        fields.update(sampling.extra_body)
-        return fields
-
     async def _attempt(self, payload: bytes) -> Completion:
         began = time.perf_counter()
         response = await self._send("chat/completions", payload)
@@ -139,18 +140,7 @@ class HttpChatModel(abc.ABC):
         failed = failures.refusal(status, body, where=self.endpoint.shown, model=self.name, should_retry=said)
         failed.after_s = retry_after_s(headers, self._retry.now())
         failed.error.args = (self.endpoint.hide(str(failed.error)),)
-        if self._wants_other_limit(failed.error):
-            self._max_tokens_field = "max_completion_tokens"
-            failed.retry, failed.after_s = True, 0.0
         return failed
-
-    def _wants_other_limit(self, error: HermesError) -> bool:
-        """OpenAI's reasoning models take the token limit under another name only; all later calls then use it."""
-        return (
-            isinstance(error, ModelRejected)
-            and self._max_tokens_field == "max_tokens"
-            and "max_completion_tokens" in str(error)
-        )
 
     async def _suggestion(self) -> str:
         try:

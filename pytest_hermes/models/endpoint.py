@@ -11,6 +11,7 @@ import urllib.request
 from collections.abc import Mapping
 
 from pytest_hermes.errors import ConfigurationError
+from pytest_hermes.shown import SHORTEST_SECRET
 
 OPENAI_URL = "https://api.openai.com/v1"
 OPENROUTER_URL = "https://openrouter.ai/api/v1"
@@ -36,8 +37,8 @@ class Endpoint:
         return urllib.parse.urlunsplit(parts._replace(path=parts.path.rstrip("/") + "/" + path))
 
     def hide(self, text: str) -> str:
-        """`text` without the key, should an endpoint have echoed it."""
-        return text.replace(self.api_key, "***") if self.api_key else text
+        """`text` without the key, should an endpoint have echoed it; a placeholder like `none` is no key."""
+        return text.replace(self.api_key, "***") if self.api_key and len(self.api_key) >= SHORTEST_SECRET else text
 
     def proxy(self) -> str | None:
         """The proxy that the environment (`HTTPS_PROXY`, `NO_PROXY`, ...) names for this URL; never for loopback."""

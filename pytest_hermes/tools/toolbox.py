@@ -11,7 +11,7 @@ import traceback
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from pytest_hermes.errors import HermesError, SandboxKilled, SandboxLost
+from pytest_hermes.errors import EpisodeError, HermesError, SandboxKilled, SandboxLost
 from pytest_hermes.shown import named, shown
 from pytest_hermes.tools.arguments import not_json, parse_arguments, validate
 from pytest_hermes.tools.budget import ResultBudget
@@ -105,7 +105,7 @@ class Toolbox:
     async def call(self, name: str, arguments: str | Mapping[str, Any] | None, *, call_id: str | None = None) -> str:
         """Do one tool call and return the JSON string that the model sees; mistakes are `{"error": ...}`.
 
-        Raises only SandboxLost, SandboxKilled and CancelledError; such calls are recorded as well.
+        Raises only SandboxLost, SandboxKilled, EpisodeError and CancelledError; such calls are recorded as well.
         """
         started, clock = time.time(), time.perf_counter()
         text, error = "", None
@@ -127,7 +127,7 @@ class Toolbox:
                 return result, _encoded(result)
             except (TypeError, ValueError, RecursionError) as error:
                 result = {"error": f"The tool returned what is not JSON: {not_json(result) or error}"}
-        except (SandboxLost, SandboxKilled, asyncio.CancelledError, KeyboardInterrupt, GeneratorExit):
+        except (SandboxLost, SandboxKilled, EpisodeError, asyncio.CancelledError, KeyboardInterrupt, GeneratorExit):
             raise
         except BaseException as error:  # noqa: BLE001 - a model must get an answer to every call; logged and recorded
             # SystemExit or pytest's own: the engine's loop would end with it

@@ -64,11 +64,9 @@ class Workspace:
 
     async def run(self, command: str, *, timeout_s: float, workdir: str | None = None) -> ShellResult:
         """Run a command in the agent's kept shell; `workdir` holds for this command only."""
-        if self.episode is not None and workdir is None:
-            answer = await self.episode.answer(command, self, timeout_s=timeout_s)
-            if answer is not None:
-                self._shell().last_status = answer.exit_code
-                return answer
+        if self.episode is not None and (answer := await self._of_episode(self.episode, command, timeout_s, workdir)):
+            self._shell().last_status = answer.exit_code
+            return answer
         # Four bytes hold any character, so the window in characters is cut from a window in bytes that is not smaller.
         result = await self._shell().run(
             command, timeout_s=timeout_s, max_output=4 * self.output_window, cwd=workdir or self._return_to
@@ -76,6 +74,19 @@ class Workspace:
         self._return_to = self.cwd if workdir else None
         self.cwd = self._return_to or result.cwd or self.cwd
         return result
+
+    async def _of_episode(
+        self, episode: Episode, command: str, timeout_s: float, workdir: str | None
+    ) -> ShellResult | None:
+        """What the episode answers, if it does. Raises EpisodeError."""
+        from pytest_hermes.episode import of_the_episode
+        from pytest_hermes.sandbox.shell import ShellResult
+
+        with of_the_episode("answer"):
+            answer = await episode.answer(command, self, timeout_s=timeout_s, workdir=workdir)
+            if not isinstance(answer, ShellResult | None):
+                raise TypeError(f"it returned {type(answer).__name__}, not a ShellResult")
+        return answer
 
     def _shell(self) -> ShellSession:
         """The agent's; its bash starts with the first command."""

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
 RESUME_TIMEOUT_S = 120.0
 _A_COMMAND = re.compile(r"(?:^|[\s;&|(])yc-bench(?=\s)")
-_OTHER_RULES = re.compile(r"YC_BENCH_EXPERIMENT=([^\s;&|]*)")
 _MEANING = (
     r"\builtin declare -f yc-bench; \builtin alias yc-bench 2>/dev/null; "
     r'\command readlink -f -- "$(\builtin type -p yc-bench)"'
@@ -67,6 +66,7 @@ class Company(Episode):
         """Of these, the ones that the kept process ran."""
         self.signs: list[str] = []
         """Of tampering: what the agent did besides playing, a sentence each."""
+        self.breaks_loops = settings.env.yc_auto_advance is not None
         self._settings = settings
         self._fast = fast
         self._shell_meant: bytes | None = None
@@ -74,15 +74,14 @@ class Company(Episode):
         self._state = State(sim_time=beginning.sim_time, funds_cents=beginning.initial_funds_cents)
         self._turn_of_time = 0
 
-    async def answer(self, command: str, workspace: Workspace, *, timeout_s: float) -> ShellResult | None:
+    async def answer(
+        self, command: str, workspace: Workspace, *, timeout_s: float, workdir: str | None = None
+    ) -> ShellResult | None:
         """See `Episode.answer`: plain commands only, and only while the shell means the same by them."""
         self.commands += len(_A_COMMAND.findall(command))
-        for value in _OTHER_RULES.findall(command):
-            if value.strip("'\"") != self.game.experiment:
-                self.signs.append(f"the rules of another preset were asked for: YC_BENCH_EXPERIMENT={value}")
         if not self._fast or not self.simulation.is_alive:
             return None
-        arguments = plain_command(command)
+        arguments = plain_command(command) if workdir is None else None
         if arguments is None:
             if self._shell_meant is None:
                 self._shell_meant = await workspace.shell_state(_MEANING)
@@ -110,7 +109,10 @@ class Company(Episode):
         limit = self._settings.env.yc_auto_advance
         if limit is None or turn - self._turn_of_time < limit or _is_over(self._state) or not self.simulation.is_alive:
             return TurnEnd(reward=reward, is_over=_is_over(self._state))
-        resumed = await self.simulation.run(["sim", "resume"], timeout_s=RESUME_TIMEOUT_S)
+        try:
+            resumed = await self.simulation.run(["sim", "resume"], cwd="/", timeout_s=RESUME_TIMEOUT_S)
+        except (OSError, SimulationEnded):
+            return TurnEnd(reward=reward)
         waited, self._turn_of_time = turn - self._turn_of_time, turn
         reward += await self._look()
         message = advanced(waited, resumed.output.decode(errors="replace"))

@@ -7,11 +7,13 @@ the same. Nothing goes by version numbers: every git revision of yc-bench since 
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import hashlib
 import importlib.util
 import json
+import logging
 import os
 import re
 import shlex
@@ -26,6 +28,8 @@ from typing import Any
 from pytest_hermes.config import hint
 from pytest_hermes.datasets.store import Store, key_of
 from pytest_hermes.errors import ConfigurationError
+
+log = logging.getLogger(__name__)
 
 OPTION = "--yc-bench-bin"
 VARIABLE = "YC_BENCH_BIN"
@@ -103,14 +107,21 @@ def find_installation(binary: str | None = None) -> Installation:
     key = key_of(_KIND, str(python), str(script), str(package), _own_presets_sha256())
     if (kept := _kept(store, key, python, script)) is not None:
         return kept
-    with store.locked(f"{_KIND}-{key}"):
+    with contextlib.ExitStack() as held:
+        try:
+            held.enter_context(store.locked(f"{_KIND}-{key}"))
+        except ConfigurationError as error:  # no cache: the package is asked by every process
+            log.info("%s", error)
         # Another process may have asked while this one waited.
         if (kept := _kept(store, key, python, script)) is not None:
             return kept
         found = _probed(python, script)
         found["package_sha256"] = _sha256(Path(found["package"]))
         installation = _installation(found, python, script)
-        store.write(_KIND, key, found)
+        try:
+            store.write(_KIND, key, found)
+        except ConfigurationError as error:
+            log.info("%s", error)
     return installation
 
 
@@ -142,7 +153,9 @@ def _own() -> tuple[Path, Path, Path]:
 def _resolved(binary: str, asked: str) -> Path:
     found = shutil.which(os.path.expanduser(binary))  # noqa: PTH111 - a bare name must stay one
     if found is None:
-        raise YcBenchMissing(f"{asked}: no such command. Give the path of the yc-bench of a Python 3.12 environment")
+        raise ConfigurationError(
+            f"{asked}: no such command. Give the path of the yc-bench of a Python 3.12 environment"
+        )
     return Path(found).resolve()
 
 
@@ -153,7 +166,7 @@ def _interpreter(script: Path, asked: str) -> Path:
         with script.open("rb") as file:
             head = file.read(_HEAD_BYTES).decode(errors="replace").splitlines()
     except OSError as error:
-        raise YcBenchMissing(f"{asked}: {script} cannot be read ({error.strerror})") from error
+        raise ConfigurationError(f"{asked}: {script} cannot be read ({error.strerror})") from error
     words = _words(head[0][2:]) if head and head[0].startswith("#!") else []
     if words and Path(words[0]).name == "sh" and len(head) > 1 and head[1].startswith("'''exec'"):
         # uv's relocatable scripts look beside themselves.
@@ -164,7 +177,7 @@ def _interpreter(script: Path, asked: str) -> Path:
         words = [shutil.which(named) or ""]
     python = Path(words[0]) if words else Path()
     if not python.name.startswith(("python", "pypy")) or not os.access(python, os.X_OK):
-        raise YcBenchMissing(
+        raise ConfigurationError(
             f"{asked}: {script} is not the script of a Python environment that is here. Give the path of the yc-bench"
             " in the environment's bin directory"
         )
@@ -211,12 +224,12 @@ def _probed(python: Path, script: Path) -> dict[str, Any]:
             " environment whole?"
         ) from None
     except OSError as error:
-        raise YcBenchMissing(f"yc-bench ({script}): {python} cannot be started ({error.strerror})") from error
+        raise ConfigurationError(f"yc-bench ({script}): {python} cannot be started ({error.strerror})") from error
     if done.returncode != 0:
         said = done.stderr.decode(errors="replace").strip().splitlines()
         reason = said[-1] if said else f"exit {done.returncode}"
         if "No module named 'yc_bench'" in reason:
-            raise YcBenchMissing(f"yc-bench ({script}): {python} does not have it. Install it there with pip")
+            raise ConfigurationError(f"yc-bench ({script}): {python} does not have it. Install it there with pip")
         raise ConfigurationError(f"yc-bench ({script}) cannot be used: {python} says {reason}. Install it anew")
     try:
         found = json.loads(done.stdout.splitlines()[-1])

@@ -1,14 +1,13 @@
 """The verifier of YC-Bench: the composite score of what the agent left, played out to its end where it stopped early.
 
-The books are read on this side, from a copy of the database; the clock runs out in another copy, by a process that
-takes nothing from where the agent could write. A simulation that was not only played scores 0, cause `tampering`.
+The books are read on this side, from a copy of the database; the clock runs out in a second copy, in a sandbox that no
+agent was in. A simulation that was not only played scores 0, cause `tampering`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import dataclasses
-import secrets
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,7 +15,9 @@ from pytest_hermes.benchmark import Verdict
 from pytest_hermes.errors import VerifierError
 from pytest_hermes.sandbox.protocol import OutputTooLarge
 from pytest_hermes.yc_bench.company import Company
+from pytest_hermes.yc_bench.game import prepared
 from pytest_hermes.yc_bench.score import Books, composite, read_ledger, signs_of_tampering, step_reward
+from pytest_hermes.yc_bench.tasks import installed
 
 if TYPE_CHECKING:
     from pytest_hermes.benchmark import Verification
@@ -98,7 +99,7 @@ async def judge(v: Verification) -> Verdict:
         signs.append(f"the database is not one that yc-bench leaves: {books.error}")
     resumes = 0
     if left.status == "INCOMPLETE" and env.yc_on_incomplete == "drain" and not signs:
-        copy, resumes = await _played_out(v, company, copy)
+        copy, resumes = await _played_out(v, copy)
         end = Standing.of(await asyncio.to_thread(copy.books), env, initial)
         if end.status == "INCOMPLETE":
             raise VerifierError(f"the clock did not run out: the company stands at {end.date or end.reason}")
@@ -199,22 +200,26 @@ async def _rules_changed(sandbox: Sandbox, company: Company) -> list[str]:
     return [] if found == wanted else [f"the file of the preset, {used}, was changed"]
 
 
-async def _played_out(v: Verification, company: Company, left: Copy) -> tuple[Copy, int]:
-    """What becomes of the company when nobody acts any more, and how often the clock was let run for that."""
-    folder = f"{v.sandbox.home}/.judged-{secrets.token_hex(8)}"
-    database = f"{folder}/{KEPT_AS}"
-    await v.sandbox.write_file(database, left.database, mode=0o600)
-    if left.journal:
-        await v.sandbox.write_file(f"{database}-journal", left.journal, mode=0o600)
-    simulation = await company.game.simulation(v.sandbox, database, isolated=True)
-    try:
-        timeout_s = max(1.0, v.timeout_s - DRAIN_MARGIN_S)
-        drained = await simulation.drain(max_resumes=MAX_RESUMES, timeout_s=timeout_s)
-    finally:
-        await simulation.aclose()
-    if drained.terminal_reason is None:
-        raise VerifierError(f"the clock did not run out after {drained.resumes} resumes: {drained.error}")
-    return await _copy(v.sandbox, database), drained.resumes
+async def _played_out(v: Verification, left: Copy) -> tuple[Copy, int]:
+    """What becomes of the company when nobody acts any more, and how often the clock was let run for that.
+
+    In a sandbox of its own: what the agent left running could stop the clock, or go on acting.
+    """
+    assert v.another_sandbox is not None
+    async with v.another_sandbox() as sandbox:
+        game, _ = await prepared(sandbox, installed(v.settings), v.task.data)
+        await sandbox.write_file(game.database, left.database, mode=0o600)
+        if left.journal:
+            await sandbox.write_file(f"{game.database}-journal", left.journal, mode=0o600)
+        simulation = await game.simulation(sandbox, game.database, isolated=True)
+        try:
+            timeout_s = max(1.0, v.timeout_s - DRAIN_MARGIN_S)
+            drained = await simulation.drain(max_resumes=MAX_RESUMES, timeout_s=timeout_s)
+        finally:
+            await simulation.aclose()
+        if drained.terminal_reason is None:
+            raise VerifierError(f"the clock did not run out after {drained.resumes} resumes: {drained.error}")
+        return await _copy(sandbox, game.database), drained.resumes
 
 
 def _keep(v: Verification, company: Company, copy: Copy) -> str:

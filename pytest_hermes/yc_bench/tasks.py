@@ -68,9 +68,14 @@ def check(env: EnvSettings) -> None:
             " sandboxes: leave the option out, or give --hermes-sandbox=local"
         )
     try:
-        datetime.datetime.strptime(env.start_date, "%m/%d/%Y")
+        day = datetime.datetime.strptime(env.start_date, "%m/%d/%Y")
     except ValueError:
         raise ConfigurationError(f"env.start_date: {env.start_date!r} is not a date MM/DD/YYYY") from None
+    if (day.month, day.day) == (2, 29):
+        raise ConfigurationError(f"env.start_date: {env.start_date!r}: most years lack that day, and one ends on it")
+    for seed in env.seeds or ():
+        if not -(2**63) <= seed < 2**63:
+            raise ConfigurationError(f"--yc-seeds: {seed} is more than its database holds (63 bits)")
     for name in ("survival_weight", "funds_weight"):
         if not 0 <= getattr(env, name) <= 1:
             raise ConfigurationError(f"env.{name}: {getattr(env, name):g} is not between 0 and 1")
@@ -79,9 +84,12 @@ def check(env: EnvSettings) -> None:
             f"env.survival_weight + env.funds_weight: {env.survival_weight + env.funds_weight:g} is more than 1, which"
             " a reward is at most"
         )
-    for name, least in (("horizon_years", 1), ("yc_auto_advance", 1)):
-        if (number := getattr(env, name)) is not None and number < least:
-            raise ConfigurationError(f"env.{name}: {number} is below {least}")
+    for name, most in (("horizon_years", 100), ("yc_auto_advance", 1_000_000)):
+        if (number := getattr(env, name)) is not None and not 1 <= number <= most:
+            raise ConfigurationError(f"env.{name}: {number} is not between 1 and {most}")
+    for option, values in (("--yc-presets", env.presets), ("--yc-seeds", env.seeds)):
+        if values is not None and not values:
+            raise ConfigurationError(f"{option}: names none")
     if env.run_timeout is not None and not 0 < env.run_timeout < 1e9:
         raise ConfigurationError(f"env.run_timeout: {env.run_timeout:g} is not above 0 and below 1e9")
 

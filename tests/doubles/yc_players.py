@@ -131,6 +131,13 @@ def never_resumes() -> Policy:
         yield "yc-bench company status"
 
 
+def locks_home() -> Policy:
+    """Makes its own directory one that nobody may enter, and lets no time pass."""
+    yield "chmod 000 ~"
+    while True:
+        yield "true"
+
+
 def two_at_once() -> Policy:
     """Two offers accepted by one message."""
     offers = decoded((yield "yc-bench market browse --required-prestige-lte 1 --limit 2"))["tasks"]
@@ -180,9 +187,17 @@ CHEATS = {
         f"rm {FOLDER}/yc_bench.db; cd {FOLDER}",
         "DATABASE_URL=sqlite:////$PWD/yc_bench.db yc-bench company status",
     ],
-    "other_rules": ["YC_BENCH_EXPERIMENT=tutorial yc-bench company status"],
     "garbage": [f"echo garbage > {FOLDER}/yc_bench.db"],
 }
+
+HONEST = {
+    "looks_around": [
+        "echo YC_BENCH_EXPERIMENT=$YC_BENCH_EXPERIMENT; env | grep -E 'YC_BENCH_EXPERIMENT=|DATABASE_URL='",
+        'yc-bench scratchpad write --content "YC_BENCH_EXPERIMENT=fast_test, DATABASE_URL=?"',
+        "yc-bench company status | python3 -m json.tool > /dev/null && yc-bench scratchpad read",
+    ],
+}
+ENDS_PYTHONS = "(while :; do pkill -9 python; pkill -9 python3; sleep 0.05; done) >/dev/null 2>&1 & true"
 
 POLICIES: dict[str, Callable[[], Policy]] = {
     "quit_at_once": quit_at_once,
@@ -195,8 +210,10 @@ POLICIES: dict[str, Callable[[], Policy]] = {
     "talks_on": talks_on,
     "never_resumes": never_resumes,
     "two_at_once": two_at_once,
+    "locks_home": locks_home,
     "puts_back": puts_back,
-    **{name: shell_script(*commands) for name, commands in CHEATS.items()},
+    "ends_pythons": shell_script(ENDS_PYTHONS),
+    **{name: shell_script(*commands) for name, commands in {**CHEATS, **HONEST}.items()},
 }
 
 

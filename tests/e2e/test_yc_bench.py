@@ -20,6 +20,7 @@ from doubles.loopback import LoopbackServer
 from doubles.yc_players import CHEATS, model_server
 
 from pytest_hermes.artifacts.records import read_rows
+from pytest_hermes.sandbox.bubblewrap import why_unusable
 
 ROOT = Path(__file__).parents[2]
 CASES = json.loads((ROOT / "tests/data/yc_bench/expected.json").read_text())["cases"]
@@ -75,6 +76,13 @@ class Games:
         options = json.dumps({"policy": case["policy"], "cap": case["cap"]})
         agent = ["--hermes-agent=doubles.yc_players:Player", "--hermes-set", f"env.agent_options={options}"]
         return self.play(cases, *agent, *arguments)
+
+
+@pytest.fixture
+def confines() -> None:
+    """Where processes of a sandbox are not apart from this machine's, nobody may end them all."""
+    if reason := why_unusable():
+        pytest.skip(f"local sandboxes are not confined here: {reason}")
 
 
 @pytest.fixture
@@ -239,6 +247,50 @@ def test_what_is_no_play_scores_nothing(games, cheat):
     row = by_model(games, cheat)
     assert (row["outcome"], row["cause"], row["reward"]) == ("failed", "tampering", 0.0)
     assert row["verifier"]["evidence"]
+
+
+def test_looking_around_is_no_tampering(games):
+    row = by_model(games, "looks_around")
+    assert (row["cause"], row["verifier"]["evidence"]) == ("bankrupt", [])
+    assert row["details"]["yc.fast_commands"] == 1
+
+
+def test_an_agent_that_ends_every_python_of_its_sandbox_is_scored_all_the_same(games, confines):
+    row = by_model(games, "ends_pythons")
+    assert (row["outcome"], row["cause"], row["tries"]) == ("failed", "bankrupt", [])
+
+
+def test_a_database_that_nobody_may_read_is_scored_as_none(games):
+    """Also with the clock advanced: an agent cannot make its run one that does not count."""
+    row = by_model(games, "locks_home", "--yc-auto-advance=2", "--hermes-max-turns=6")
+    assert (row["outcome"], row["reward"], row["stop_reason"]) == ("failed", 0.0, "max_turns")
+
+
+def test_a_clock_is_advanced_later_than_a_loop_would_be_ended(games):
+    row = by_model(games, "never_resumes", "--yc-auto-advance=8")
+    assert (row["stop_reason"], row["turns"]) == ("ended", 8)
+
+
+def test_the_shell_may_change_in_a_call_with_a_directory_of_its_own(games):
+    games.pytester.makepyfile(
+        redefines="""
+        import json
+
+        class Agent:
+            needs_model = False
+
+            async def run(self, prompt, toolbox):
+                from pytest_hermes.agents.result import AgentResult
+                calls = [
+                    {"command": "yc-bench() { echo mine; }", "workdir": "/tmp"},
+                    {"command": "yc-bench company status"},
+                ]
+                said = [json.loads(await toolbox.call("terminal", call))["output"] for call in calls]
+                return AgentResult(messages=[{"role": "assistant", "content": said[-1]}])
+        """
+    )
+    rows = games.play(DO_NOTHING[:1], "--hermes-agent=redefines:Agent", "-p", "redefines")
+    assert rows["fast_test-seed1"]["messages"][0]["content"] == "mine\n"
 
 
 def test_each_run_has_a_folder_a_database_and_variables_of_its_own(games):

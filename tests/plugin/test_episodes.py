@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import fnmatch
+
 import pytest
 
 BODY = '''
@@ -16,7 +18,7 @@ BODY = '''
             super().__init__(SandboxWithVariables(sandbox, {"GAME": "on"}))
             self.secret, self.guesses = secret, []
 
-        async def answer(self, command, workspace, *, timeout_s):
+        async def answer(self, command, workspace, *, timeout_s, workdir=None):
             if not command.startswith("guess "):
                 return None
             self.guesses.append(int(command.split()[1]))
@@ -98,6 +100,39 @@ def test_an_episode_that_cannot_begin_is_an_error_of_the_start(bench, processes)
     run.result.assert_outcomes(errors=2)
     assert {row["outcome"] for row in run.rows.values()} == {"invalid"}
     assert "no such game" in run.rows["test_task[found]"]["error"]
+
+
+@pytest.mark.parametrize(
+    ("was", "becomes", "said"),
+    [
+        ('return ShellResult(3, b"noted\\n", False, 6, workspace.cwd)', 'raise RuntimeError("torn")', "answer: *torn*"),
+        ('return ShellResult(3, b"noted\\n", False, 6, workspace.cwd)', 'return "noted"', "answer: *str, not a Shell*"),
+        ("last = self.guesses[-1]", 'raise RuntimeError("torn")', "after_turn: *torn*"),
+        ("last = self.guesses[-1]", "return None", "after_turn: *NoneType, not a TurnEnd*"),
+        ("last = self.guesses[-1]", 'return TurnEnd(reward=float("nan"))', "after_turn: *no finite number*"),
+        (
+            'yield Game(context.sandbox, context.task.data["secret"])',
+            "yield None",
+            "begins: *NoneType, not an Episode*",
+        ),
+    ],
+    ids=["answer raises", "answer is none", "after_turn raises", "no TurnEnd", "not a number", "no episode"],
+)
+def test_a_fault_of_the_episode_is_no_act_of_the_agent(bench, was, becomes, said):
+    assert was in BODY
+    bench.write(body=BODY.replace(was, becomes))
+    run = bench.run("-k", "found")
+    run.result.assert_outcomes(errors=1)
+    row = run.rows["test_task[found]"]
+    assert (row["outcome"], row["cause"]) == ("invalid", "episode_error")
+    assert fnmatch.fnmatch(row["error"], f"the benchmark's episode, {said}")
+
+
+def test_an_episode_that_fails_on_its_way_out_changes_no_outcome(bench):
+    bench.write(body=BODY.replace('await context.sandbox.exec("echo ended > ~/ended")', 'raise RuntimeError("torn")'))
+    run = bench.run("-k", "found")
+    run.result.assert_outcomes(passed=1)
+    assert "ends: RuntimeError: torn" in run.rows["test_task[found]"]["sandbox"]["teardown_error"]
 
 
 def test_a_benchmark_that_cannot_run_here_is_skipped_with_the_reason(bench, processes):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import shutil
 import sys
 from pathlib import Path
 
@@ -81,12 +82,18 @@ def test_hermes_configurations_are_taken_as_they_are(collect, pytester):
         (["--yc-seeds=1,1"], "*--yc-seeds: 1 is given twice; --hermes-attempts N plays each N times*"),
         (["--yc-on-incomplete=maybe"], "*--yc-on-incomplete=maybe: none of drain, as_is, fail*"),
         (["--yc-init=other"], "*--yc-init=other: none of sim_init, preset*"),
-        (["--yc-auto-advance=0"], "*env.yc_auto_advance: 0 is below 1*"),
+        (["--yc-auto-advance=0"], "*env.yc_auto_advance: 0 is not between 1 and*"),
         (["--hermes-sandbox=docker"], "*--hermes-sandbox=docker: yc_bench plays*local*"),
         (["--hermes-set", "env.start_date='2025-01-01'"], "*env.start_date: '2025-01-01' is not a date MM/DD/YYYY*"),
         (["--hermes-set", "env.survival_weight=0.9"], "*env.survival_weight + env.funds_weight: 1.4 is more than 1*"),
         (["--hermes-agent=oracle"], "*no task of yc_bench*has one*"),
         (["--hermes-agent=hermes"], "*model*"),
+        (["--yc-bench-bin=/nowhere/yc-bench"], "*--yc-bench-bin=/nowhere/yc-bench: no such command. Give the path*"),
+        ([f"--yc-bench-bin={shutil.which('true')}"], "*--yc-bench-bin=*true: * is not the script of a Python*"),
+        (["--yc-presets=,"], "*--yc-presets: names none*"),
+        (["--yc-seeds=99999999999999999999"], "*--yc-seeds: 99999999999999999999 is more than its database holds*"),
+        (["--hermes-set", "env.start_date='02/29/2024'"], "*env.start_date: '02/29/2024': most years lack that day*"),
+        (["--hermes-set", "env.horizon_years=9000"], "*env.horizon_years: 9000 is not between 1 and 100*"),
     ],
     ids=lambda value: value[-1] if isinstance(value, list) else "",
 )
@@ -100,11 +107,13 @@ def test_mistakes_are_one_line_and_start_nothing(collect, pytester, arguments, m
 
 
 @pytest.mark.parametrize("processes", [(), ("-n", "2")], ids=["one process", "xdist"])
-def test_without_yc_bench_its_items_are_skipped_with_what_to_do(collect, pytester, processes):
-    result = collect("--hermes-agent=nop", "--yc-bench-bin=/nowhere/yc-bench", "-rs", *processes)
+def test_without_yc_bench_its_items_are_skipped_with_what_to_do(collect, pytester, monkeypatch, processes):
+    pytester.makepyfile(hide="import sys\nsys.modules['yc_bench'] = None")
+    monkeypatch.setenv("PYTHONPATH", str(pytester.path))
+    result = collect("--hermes-agent=nop", "-p", "hide", "-rs", *processes)
     result.assert_outcomes(skipped=9)
     assert result.ret == 0
-    result.stdout.fnmatch_lines(["*--yc-bench-bin=/nowhere/yc-bench: no such command*"])
+    result.stdout.fnmatch_lines(["*pip install 'pytest-hermes[[]yc-bench]'*--yc-bench-bin*"])
 
 
 @installed

@@ -14,7 +14,7 @@ import pytest
 from aiohttp import web
 
 from pytest_hermes import errors
-from pytest_hermes.errors import ConfigurationError
+from pytest_hermes.errors import ConfigurationError, ContextOverflow
 from pytest_hermes.models.answers import usage
 from pytest_hermes.models.chat import ChatClient
 from pytest_hermes.models.conversation import Transcript
@@ -166,6 +166,65 @@ async def test_a_model_that_wants_max_completion_tokens_gets_them() -> None:
             await client.complete(TALK, sampling=Sampling(max_tokens=7))
     limits = [{key: body[key] for key in body if "max" in key} for body in server.bodies]
     assert limits == [{"max_tokens": 7}, {"max_completion_tokens": 7}, {"max_completion_tokens": 7}]
+
+
+WINDOW = (
+    "This model's maximum context length is 32768 tokens. However, you requested 33425 tokens (1425 in the messages,"
+    " 32000 in the completion). Please reduce the length of the messages or completion."
+)
+NEWER_WINDOW = (
+    "'max_tokens' or 'max_completion_tokens' is too large: 32000. This model's maximum context length is 32768 tokens"
+    " and your request has 1425 input tokens (32000 > 32768 - 1425)."
+)
+ANTHROPIC_WINDOW = "input length and `max_tokens` exceed context limit: 190000 + 32000 > 200000, decrease input length"
+FULL = (
+    "This model's maximum context length is 32768 tokens. However, you requested 64700 tokens (32700 in the messages,"
+    " 32000 in the completion)."
+)
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("kind", CLIENTS)
+@pytest.mark.parametrize(
+    ("said", "limits"),
+    [
+        (WINDOW, [32000, 8192, 8192]),
+        (NEWER_WINDOW, [32000, 8192, 8192]),
+        (ANTHROPIC_WINDOW, [32000, 10000, 32000]),
+        ("max_tokens is too large: 32000. This model supports at most 16384 completion tokens.", [32000, 16384, 16384]),
+    ],
+    ids=["vllm", "newer vllm", "anthropic", "openai"],
+)
+async def test_an_answer_that_has_no_room_is_asked_for_shorter(kind, said, limits) -> None:
+    """A conversation that fits is no overflow; later calls begin with what is known."""
+    refused = (400, {"error": {"message": said, "code": 400, "type": "BadRequestError"}})
+    waits = Waits()
+    async with serving(refused, DONE) as server, client_of(kind, server.url, waits) as client:
+        for _ in range(2):
+            await client.complete(TALK, sampling=Sampling(max_tokens=32000))
+    assert [body["max_tokens"] for body in server.bodies] == limits
+    assert waits.seconds == [0.0] or not any(waits.seconds)
+
+
+@pytest.mark.asyncio
+async def test_a_conversation_that_leaves_no_room_for_an_answer_is_an_overflow() -> None:
+    refused = (400, {"error": {"message": FULL}})
+    waits = Waits()
+    async with serving(refused, DONE) as server, client_of(ChatClient, server.url, waits) as client:
+        with pytest.raises(ContextOverflow):
+            await client.complete(TALK, sampling=Sampling(max_tokens=32000))
+    assert len(server.bodies) == 1
+
+
+@pytest.mark.asyncio
+async def test_a_model_that_takes_no_temperature_gets_none() -> None:
+    said = "Unsupported value: 'temperature' does not support 0.0 with this model. Only the default (1) is supported."
+    refused = (400, {"error": {"message": said, "code": "unsupported_value", "param": "temperature"}})
+    async with serving(refused, DONE) as server, client_of(ChatClient, server.url, Waits()) as client:
+        for _ in range(2):
+            await client.complete(TALK, sampling=Sampling(temperature=0.0, max_tokens=9))
+    assert [body.get("temperature") for body in server.bodies] == [0.0, None, None]
+    assert all(body["max_tokens"] == 9 for body in server.bodies)
 
 
 # -- answers ---------------------------------------------------------------------------------------

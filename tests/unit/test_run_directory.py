@@ -51,6 +51,22 @@ def test_a_directory_that_is_no_run_is_refused(tmp_path):
         read_rows(tmp_path)
 
 
+@pytest.mark.parametrize("placeholder", ["none", "test", "1", "x", "preset"])
+def test_a_placeholder_for_a_key_masks_nothing(run, placeholder):
+    written = row(node_id="test_preset.py::test_run[1]", messages=[{"content": "none of test 1"}])
+    run.append(written, (placeholder,))
+    assert json.loads(run.shard.read_text())["messages"] == written["messages"]
+
+
+def test_names_and_keys_of_a_row_stay_whatever_a_key_is(run):
+    secret = "terminal_bench"
+    written = row(node_id=f"{secret}.py::test", task_id=secret, messages=[{secret: f"say {secret}, {{}}"}])
+    run.append(written, (secret,))
+    found = json.loads(run.shard.read_text())
+    assert (found["node_id"], found["task_id"]) == (written["node_id"], secret)
+    assert found["messages"] == [{secret: "say ***, {}"}]
+
+
 def test_secrets_are_masked_in_what_is_written(run):
     run.append(row(messages=[{"content": 'key is sk-"secret"'}]), ('sk-"secret"',))
     text = run.shard.read_text()
