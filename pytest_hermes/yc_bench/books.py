@@ -60,6 +60,10 @@ class Contract:
     required_quantity: float | None
     """Over its domains; None where the table is not there."""
     done_quantity: float | None
+    needs: dict[str, float] = dataclasses.field(default_factory=dict)
+    """Domain -> work; empty where the table does not say it."""
+    required_prestige: int | None = None
+    prestige_delta: float | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,6 +106,8 @@ class Books:
     """None where the installation has no such table or it lacks a column, as below."""
     events: tuple[Event, ...] = ()
     employees: tuple[Employee, ...] | None = None
+    prestige: dict[str, float] = dataclasses.field(default_factory=dict)
+    """The company's, by domain; empty where the installation has no such table or it lacks a column."""
     columns: frozenset[str] = frozenset()
     """`table.column` of all tables."""
 
@@ -256,6 +262,7 @@ class _Reader:
             contracts=self._contracts(),
             events=events,
             employees=self._employees(),
+            prestige=self._prestige(company_id),
             columns=frozenset(f"{table}.{column}" for table, found in self._columns.items() for column in found),
         )
 
@@ -314,23 +321,37 @@ class _Reader:
             return None
         required: dict[str, float] = {}
         done: dict[str, float] = {}
+        needs: dict[str, dict[str, float]] = {}
         counted = self._has("task_requirements", "task_id", "required_qty", "completed_qty")
         if counted:
             columns = {"task_id": _text, "required_qty": _number, "completed_qty": _number}
-            for task, wanted, reached in self._rows("task_requirements", columns):
+            for task, wanted, reached, domain in self._rows("task_requirements", columns, {"domain": _text}):
                 required[task] = required.get(task, 0.0) + wanted
                 done[task] = done.get(task, 0.0) + reached
+                if domain is not None:
+                    needs.setdefault(task, {})[domain] = wanted
         optional = {
             "reward_funds_cents": _integer,
             "skill_boost_pct": _number,
             "accepted_at": _moment,
             "deadline": _moment,
             "completed_at": _moment,
+            "required_prestige": _integer,
+            "reward_prestige_delta": _number,
         }
-        return tuple(
-            Contract(*row, *((required.get(row[0], 0.0), done.get(row[0], 0.0)) if counted else (None, None)))
-            for row in self._rows("tasks", {"id": _text, "status": _text}, optional)
-        )
+        found = []
+        for *row, prestige, delta in self._rows("tasks", {"id": _text, "status": _text}, optional):
+            work = (required.get(row[0], 0.0), done.get(row[0], 0.0)) if counted else (None, None)
+            found.append(Contract(*(*row, *work, needs.get(row[0], {}), prestige, delta)))
+        return tuple(found)
+
+    def _prestige(self, company_id: str) -> dict[str, float]:
+        columns = {"company_id": _text, "domain": _text, "prestige_level": _number}
+        if not self._has("company_prestige", *columns):
+            return {}
+        return {
+            domain: level for owner, domain, level in self._rows("company_prestige", columns) if owner == company_id
+        }
 
     def _employees(self) -> tuple[Employee, ...] | None:
         if not self._has("employees", "id", "salary_cents"):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import datetime
+import math
 from collections.abc import Iterator
 
 from pytest_hermes.yc_bench.books import Books, Contract, Entry, Moment
@@ -21,7 +22,75 @@ LAYOUT = frozenset(
     )
 )
 """The tables of 0.1.0; later versions have more, and other rules."""
+DOMAINS = frozenset(("system", "research", "data", "frontend", "backend", "training", "hardware"))
+"""The domains of 0.1.0; revisions soon after it have the same tables and others."""
 WORKDAY_START = datetime.time(9)
+CLOSING_HOUR, MIDNIGHT = 18, 24
+SHORTEST_DAYS = 7
+"""Business days that every task has at least."""
+
+
+@dataclasses.dataclass(frozen=True)
+class _Rules:
+    """What a preset of 0.1.0 can give: bounds of its distributions, none of them can be passed by chance."""
+
+    preset: str
+    staff: int
+    market: int
+    work_per_day: float
+    """That a deadline expects."""
+    most_prestige: int
+    prestige_premium: float
+    """What each level above the first adds to a reward, as a share of it."""
+    least_work: int
+    most_work: int
+    """In one domain."""
+    most_domains: int = 3
+    most_reward_cents: int = 10_000_000
+    most_prestige_delta: float = 2.0
+
+    def days(self, work: float) -> int:
+        return max(SHORTEST_DAYS, int(work / self.work_per_day))
+
+    def could_pay(self, contract: Contract) -> bool:
+        if contract.reward_cents is None or contract.required_prestige is None:
+            return True
+        levels = max(contract.required_prestige, 1) - 1
+        return contract.reward_cents <= self.most_reward_cents * (1.0 + self.prestige_premium * levels) + 1.0
+
+    def could_offer(self, contract: Contract) -> bool:
+        """Whether a task that replaced an accepted one can be of these rules."""
+        return (
+            self.could_pay(contract)
+            and (contract.required_prestige is None or contract.required_prestige <= self.most_prestige)
+            and (contract.prestige_delta is None or contract.prestige_delta <= self.most_prestige_delta + 1e-3)
+            and len(contract.needs) <= self.most_domains
+            and all(self.least_work - 1 <= work <= self.most_work + 1 for work in contract.needs.values())
+        )
+
+    def could_set(self, contract: Contract) -> bool:
+        """Whether these rules gave an accepted task its deadline."""
+        if contract.accepted_at is None or contract.deadline is None or not contract.required_quantity:
+            return True
+        given = _hours(contract.accepted_at, contract.deadline, CLOSING_HOUR)
+        if not math.isfinite(contract.required_quantity):
+            return False
+        return abs(given - 9.0 * self.days(contract.required_quantity)) < 0.01
+
+
+RULES = (
+    _Rules("default", 10, 500, 320.0, 10, 0.55, 500, 3000),
+    _Rules("tutorial", 3, 50, 100.0, 1, 0.2, 200, 800, most_domains=1),
+    _Rules("easy", 5, 100, 150.0, 4, 0.3, 300, 1500, most_domains=1),
+    _Rules("fast_test", 5, 100, 200.0, 10, 0.55, 500, 3000),
+    _Rules("medium", 5, 150, 200.0, 7, 0.45, 400, 2000),
+    _Rules("hard", 7, 200, 280.0, 8, 0.55, 500, 2500),
+    _Rules("nightmare", 8, 300, 350.0, 10, 0.7, 600, 3000, most_prestige_delta=2.5),
+    _Rules("challenge", 5, 200, 200.0, 8, 0.55, 200, 2000),
+    _Rules("high_reward", 10, 1000, 320.0, 10, 0.55, 500, 3000, most_reward_cents=20_000_000),
+    _Rules("no preset", 10, 500, 200.0, 10, 0.3, 200, 3000),
+)
+"""The last are those of a preset that yc-bench does not know, which it takes without a word."""
 
 
 def signs_of_tampering(books: Books, initial_funds_cents: int, at_start: Books | None = None) -> list[str]:
@@ -81,6 +150,10 @@ class _Checks:
         yield from self._bankruptcy()
         if self.at_start is not None:
             yield from self._world(self.at_start)
+        if (self.at_start or self.books).prestige.keys() == DOMAINS:
+            yield from self._terms()
+            yield from self._prestige()
+            yield from self._effort()
 
     def _clock(self) -> Iterator[str]:
         books = self.books
@@ -207,6 +280,14 @@ class _Checks:
                     yield f"a task's reward is {contract.reward_cents} cents, it was {then.reward_cents}"
                 elif contract.required_quantity != then.required_quantity:
                     yield f"a task needs {contract.required_quantity} of work, it needed {then.required_quantity}"
+                elif contract.needs != then.needs:
+                    yield "a task needs other work than it did"
+                elif contract.required_prestige != then.required_prestige:
+                    yield f"a task needs prestige {contract.required_prestige}, it needed {then.required_prestige}"
+                elif contract.prestige_delta != then.prestige_delta:
+                    yield f"a task gives prestige {contract.prestige_delta}, it gave {then.prestige_delta}"
+                elif contract.skill_boost != then.skill_boost:
+                    yield f"a task raises skills by {contract.skill_boost}, it raised them by {then.skill_boost}"
         if before.employees is not None and books.employees is not None:
             staff = {employee.id: employee for employee in books.employees}
             if staff.keys() != {employee.id for employee in before.employees}:
@@ -221,6 +302,92 @@ class _Checks:
                     reached = current.rates.get(domain)
                     if reached is None or not rate - 1e-6 <= reached <= (rate + 1e-4 * steps) * most + 1e-6:
                         yield f"somebody's rate in {domain} is {reached}, it was {rate}"
+
+    def _terms(self) -> Iterator[str]:
+        """Offers that replaced accepted ones, and all deadlines, are by one set of rules: those of the preset."""
+        tasks, columns = self.books.contracts, ("accepted_at", "deadline", "reward_funds_cents", "required_prestige")
+        if tasks is None or not self._has("tasks", *columns, "reward_prestige_delta"):
+            return
+        if not self._has("task_requirements", "task_id", "domain", "required_qty"):
+            return
+        rules = self._possible_rules()
+        names = " or ".join(rule.preset for rule in rules) if len(rules) < len(RULES) else "any preset"
+        first = {task.id for task in (self.at_start.contracts or () if self.at_start is not None else tasks)}
+        later = [task for task in tasks if task.id not in first]
+        for task in tasks if self.at_start is None else later:
+            if not any(rule.could_pay(task) for rule in rules):
+                yield f"a task pays {_usd(task.reward_cents or 0)}, more than the rules of {names} can give it"
+                return
+        for task in later:
+            if not any(rule.could_offer(task) for rule in rules):
+                yield f"a task that came onto the market later is not by the rules of {names}"
+                return
+        for task in tasks:
+            if not any(rule.could_set(task) for rule in rules):
+                yield f"a task's deadline, {task.deadline}, is not by the rules of {names}"
+                return
+        if not any(all(map(rule.could_offer, later)) and all(map(rule.could_set, tasks)) for rule in rules):
+            yield "the later offers and the deadlines are not by the rules of one preset"
+
+    def _possible_rules(self) -> tuple[_Rules, ...]:
+        """The team and the market at the start tell presets apart, all but two of them."""
+        if self.at_start is not None and self.at_start.employees is not None:
+            size = (len(self.at_start.employees), self.at_start.tasks.get("market", 0))
+            if found := tuple(rule for rule in RULES if (rule.staff, rule.market) == size):
+                return found
+        return RULES
+
+    def _prestige(self) -> Iterator[str]:
+        """Prestige comes from tasks completed in time only, and limits which tasks can be accepted."""
+        tasks = self.books.contracts
+        needed = ("accepted_at", "completed_at", "required_prestige", "reward_prestige_delta")
+        if tasks is None or not self._has("tasks", *needed) or not self._has("task_requirements", "task_id", "domain"):
+            return
+        least = self.at_start.prestige if self.at_start is not None else dict.fromkeys(DOMAINS, 1.0)
+        levels = {domain: level + 1e-3 for domain, level in least.items()}
+        done = [(task.completed_at, task) for task in tasks if task.status == "completed_success" and task.completed_at]
+        done.sort(key=lambda pair: pair[0], reverse=True)
+        taken = [(task.accepted_at, task.required_prestige or 0) for task in tasks if task.accepted_at]
+        for moment, required in [*sorted(taken), (Moment.max, 0)]:
+            while done and done[-1][0] <= moment:
+                task = done.pop()[1]
+                for domain in task.needs.keys() & levels.keys():
+                    levels[domain] += (task.prestige_delta or 0.0) + 1e-3  # it is rounded each time
+            if required > max(levels.values()):
+                yield f"a task that needs prestige {required} was accepted with {max(levels.values()):.2f} at most"
+                break
+        if self.books.prestige.keys() != levels.keys():
+            yield "the company's prestige is not in the domains of yc-bench"
+            return
+        for domain, level in self.books.prestige.items():
+            if level > levels[domain]:
+                yield f"the prestige in {domain} is {level:g}, completed tasks give {levels[domain]:.2f} at most"
+
+    def _effort(self) -> Iterator[str]:
+        """All of the team on nothing else, as good as it is now, could have done a task in the time it took.
+
+        yc-bench counts the hours of a day that ends between two events up to midnight, not to the end of work.
+        """
+        books = self.books
+        if books.contracts is None or books.employees is None or not self._has("tasks", "accepted_at", "completed_at"):
+            return
+        if not self._has("employee_skill_rates", "employee_id", "domain", "rate_domain_per_hour"):
+            return
+        rates: dict[str, float] = collections.defaultdict(float)
+        for employee in books.employees:
+            for domain, rate in employee.rates.items():
+                rates[domain] += rate
+        for task in books.contracts:
+            if task.status != "completed_success" or task.accepted_at is None or task.completed_at is None:
+                continue
+            hours = _hours(task.accepted_at, task.completed_at, MIDNIGHT)
+            for domain, work in task.needs.items():
+                if work > 1.05 * hours * rates[domain] + 1.0:
+                    yield (
+                        f"a task was done in {hours:.1f} hours that needs {work:g} of {domain}, of which the whole team"
+                        f" does {rates[domain]:.1f} an hour"
+                    )
+                    return
 
     def _most_growth(self) -> tuple[float, int]:
         """The factor by which all tasks done could have raised a rate, and their number: it is rounded each time."""
@@ -246,6 +413,20 @@ def _impossible(contract: Contract, processed: set[str | None]) -> str | None:
     if contract.id not in processed:
         return "has no event of its completion"
     return None
+
+
+def _hours(start: Moment, end: Moment, closing: int) -> float:
+    """Hours of weekdays from nine to `closing` between two moments."""
+
+    def since_the_first_monday(moment: Moment) -> float:
+        weeks, day = divmod(moment.toordinal() - 1, 7)
+        opened = moment.replace(hour=WORKDAY_START.hour, minute=0, second=0, microsecond=0)
+        today = (moment - opened).total_seconds() / 3600.0 if day < 5 else 0.0
+        return (weeks * 5 + min(day, 5)) * (closing - WORKDAY_START.hour) + min(
+            max(today, 0.0), closing - WORKDAY_START.hour
+        )
+
+    return since_the_first_monday(end) - since_the_first_monday(start)
 
 
 def _payday(moment: Moment) -> Moment:

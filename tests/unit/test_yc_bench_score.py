@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import datetime
 import json
 import shlex
 import shutil
@@ -16,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_hermes.yc_bench import books as books_module
-from pytest_hermes.yc_bench import simulator
+from pytest_hermes.yc_bench import simulator, tampering
 from pytest_hermes.yc_bench.answers import state_of
 from pytest_hermes.yc_bench.score import Books, composite, read_ledger, signs_of_tampering, step_reward
 
@@ -508,6 +509,37 @@ FORGED = {
     "a second company": ("INSERT INTO companies VALUES ('x', 'X', 1)", "there are 2 companies, not one"),
     "a column less": ("ALTER TABLE ledger_entries DROP COLUMN ref_id", "the column ledger_entries.ref_id is gone"),
     "a table more": ("CREATE TABLE clients (id)", "there is a table clients that was not there at the start"),
+    "prestige of its own": (
+        "UPDATE company_prestige SET prestige_level = 10 WHERE domain = 'hardware'",
+        "the prestige in hardware is 10, completed tasks give ",
+    ),
+    "prestige in a domain of its own": (
+        "PRAGMA ignore_check_constraints = ON; INSERT INTO company_prestige SELECT company_id, 'sales', 11 FROM"
+        " company_prestige LIMIT 1",
+        "the company's prestige is not in the domains of yc-bench",
+    ),
+    "work without end": (
+        "PRAGMA ignore_check_constraints = ON; UPDATE task_requirements SET required_qty = 1.7e308",
+        "of work, it needed",
+    ),
+    "a task that was out of reach": (
+        "UPDATE tasks SET required_prestige = 9 WHERE id = (SELECT id FROM tasks WHERE accepted_at IS NOT NULL"
+        " ORDER BY accepted_at LIMIT 1)",
+        "a task that needs prestige 9 was accepted with 1.00 at most",
+    ),
+    "more prestige for a task": (
+        "UPDATE tasks SET reward_prestige_delta = 5 WHERE status = 'market'",
+        "a task gives prestige 5.0, it gave ",
+    ),
+    "work that did not take the time": (
+        "UPDATE tasks SET accepted_at = completed_at, deadline = '2030-01-01 09:00:00.000000'"
+        " WHERE status = 'completed_success'",
+        "a task was done in 0.0 hours that needs ",
+    ),
+    "a later deadline": (
+        "UPDATE tasks SET deadline = '2026-01-01 09:00:00.000000' WHERE status = 'completed_success'",
+        "a task's deadline, 2026-01-01 09:00:00, is not by the rules of easy or fast_test",
+    ),
     "fewer offers": ("DELETE FROM tasks WHERE status = 'market'", "a task of the first market is gone"),
 }
 
@@ -520,6 +552,141 @@ def test_forged_books_show(played, tmp_path, case):
     signs = signs_of_tampering(read_ledger(forged.read_bytes()), INITIAL, start)
     assert any(sign in found for found in signs), signs
     assert signs_of_tampering(read_ledger(path.read_bytes()), INITIAL, start) == []
+
+
+OWN_RULES = """
+extends = "fast_test"
+[world]
+deadline_min_biz_days = {days}
+[world.dist.reward_funds_cents]
+type = "constant"
+value = {cents}
+[world.dist.required_prestige]
+type = "constant"
+value = 1
+"""
+
+
+def accept(simulation: Simulation) -> str:
+    (offer,) = simulation.run("market browse --required-prestige-lte 1 --limit 1")["tasks"]
+    return str(simulation.run(f"task accept --task-id {offer['task_id']}")["task_id"])
+
+
+@pytest.mark.parametrize(
+    ("days", "cents", "sign"),
+    [
+        (7, 9_000_000_000, "a task pays $90,000,000.00, more than the rules of easy or fast_test can give it"),
+        (7, 10_000_001, None),
+        (7, 10_000_002, "a task pays $100,000.02, more than the rules of easy or fast_test can give it"),
+        (200, 500_000, "a task's deadline, 2025-10-07 18:00:00, is not by the rules of easy or fast_test"),
+    ],
+)
+def test_rules_of_its_own_show(tmp_path, monkeypatch, days, cents, sign):
+    pytest.importorskip("yc_bench", reason="yc-bench needs Python 3.12")
+    simulation = Simulation(tmp_path / "yc.db", monkeypatch, "fast_test", 1)
+    own = tmp_path / "own.toml"
+    own.write_text(OWN_RULES.format(days=days, cents=cents))
+    monkeypatch.setenv("YC_BENCH_EXPERIMENT", str(own))
+    accept(simulation)
+    signs = signs_of_tampering(simulation.books(), INITIAL, simulation.start)
+    assert signs == ([sign] if sign else [])
+
+
+def test_rules_of_its_own_show_without_the_start_where_no_preset_has_them(tmp_path, monkeypatch):
+    pytest.importorskip("yc_bench", reason="yc-bench needs Python 3.12")
+    simulation = Simulation(tmp_path / "yc.db", monkeypatch, "fast_test", 1)
+    own = tmp_path / "own.toml"
+    own.write_text(OWN_RULES.format(days=7, cents=9_000_000_000))
+    monkeypatch.setenv("YC_BENCH_EXPERIMENT", str(own))
+    accept(simulation)
+    assert signs_of_tampering(simulation.books(), INITIAL) == [
+        "a task pays $90,000,000.00, more than the rules of any preset can give it"
+    ]
+
+
+@pytest.mark.parametrize("other", ["tutorial", "nightmare", "high_reward", "default"])
+def test_rules_of_another_preset_show(tmp_path, monkeypatch, other):
+    pytest.importorskip("yc_bench", reason="yc-bench needs Python 3.12")
+    simulation = Simulation(tmp_path / "yc.db", monkeypatch, "medium", 1)
+    accept(simulation)
+    assert signs_of_tampering(simulation.books(), INITIAL, simulation.start) == []
+    monkeypatch.setenv("YC_BENCH_EXPERIMENT", other)
+    for _ in range(8):
+        accept(simulation)
+    signs = signs_of_tampering(simulation.books(), INITIAL, simulation.start)
+    assert signs and all("the rules of medium" in sign for sign in signs)
+
+
+def test_work_that_was_written_in_shows(tmp_path, monkeypatch):
+    """A task that is nearly done when it is dispatched is over at once."""
+    pytest.importorskip("yc_bench", reason="yc-bench needs Python 3.12")
+    simulation = Simulation(tmp_path / "yc.db", monkeypatch, "fast_test", 1)
+    task = accept(simulation)
+    edit(simulation.path, "UPDATE task_requirements SET completed_qty = required_qty - 1")
+    for employee in simulation.run("employee list")["employees"]:
+        simulation.run(f"task assign --task-id {task} --employee-id {employee['employee_id']}")
+    simulation.run(f"task dispatch --task-id {task}")
+    while simulation.books().tasks.get("completed_success", 0) == 0:
+        simulation.run("sim resume")
+    (sign,) = signs_of_tampering(simulation.books(), INITIAL, simulation.start)
+    assert sign.startswith("a task was done in 0.0 hours that needs ")
+
+
+def test_prestige_that_was_used_and_put_back_shows(tmp_path, monkeypatch):
+    pytest.importorskip("yc_bench", reason="yc-bench needs Python 3.12")
+    simulation = Simulation(tmp_path / "yc.db", monkeypatch, "fast_test", 1)
+    edit(simulation.path, "UPDATE company_prestige SET prestige_level = 10")
+    offers = simulation.run("market browse --limit 100")["tasks"]
+    offer = next(offer for offer in offers if offer["required_prestige"] == 4)
+    simulation.run(f"task accept --task-id {offer['task_id']}")
+    edit(simulation.path, "UPDATE company_prestige SET prestige_level = 1")
+    for start in (simulation.start, None):
+        assert signs_of_tampering(simulation.books(), INITIAL, start) == [
+            "a task that needs prestige 4 was accepted with 1.00 at most"
+        ]
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "to_six", "to_midnight"),
+    [
+        ("2025-01-01 09:00", "2025-01-01 09:00", 0, 0),
+        ("2025-01-01 10:30", "2025-01-01 12:00", 1.5, 1.5),
+        ("2025-01-01 08:00", "2025-01-01 23:00", 9, 14),
+        ("2025-01-03 17:00", "2025-01-06 10:00", 2, 8),
+        ("2025-01-04 12:00", "2025-01-05 12:00", 0, 0),
+        ("2025-01-01 09:00", "2025-01-08 09:00", 45, 75),
+        ("0001-01-01 00:00", "9999-12-31 23:59", 9 * 2_608_615, pytest.approx(15 * 2_608_615, abs=0.1)),
+    ],
+)
+def test_hours_of_work(start, end, to_six, to_midnight):
+    moments = [datetime.datetime.fromisoformat(moment) for moment in (start, end)]
+    assert tampering._hours(*moments, tampering.CLOSING_HOUR) == to_six
+    assert tampering._hours(*moments, tampering.MIDNIGHT) == to_midnight
+
+
+@pytest.mark.parametrize("column", ["company_prestige.prestige_level", "task_requirements.domain"])
+def test_without_what_they_need_there_are_no_checks_of_rules(played, tmp_path, column):
+    table, _, name = column.partition(".")
+    script = f"ALTER TABLE {table} RENAME COLUMN {name} TO other; UPDATE tasks SET deadline = '2030-01-01 09:00:00'"
+    books = read_ledger(edit(Path(shutil.copy(played[0], tmp_path / "other.db")), script).read_bytes())
+    assert books.error is None and signs_of_tampering(books, INITIAL) == []
+
+
+@pytest.mark.parametrize(
+    ("script", "error"),
+    [
+        ("UPDATE tasks SET required_prestige = 'x'", "tasks.required_prestige holds 'x'"),
+        ("UPDATE tasks SET reward_prestige_delta = 9e999", "tasks.reward_prestige_delta holds 'inf'"),
+        ("UPDATE company_prestige SET prestige_level = x'00'", "company_prestige.prestige_level holds "),
+        ("UPDATE task_requirements SET domain = x'00'", "task_requirements.domain holds "),
+    ],
+)
+def test_prestige_and_work_of_another_type_are_errors(played, tmp_path, script, error):
+    script = f"PRAGMA ignore_check_constraints = ON; {script}"
+    if "domain" in script:
+        script += " WHERE rowid = 1"
+    books = read_ledger(edit(Path(shutil.copy(played[0], tmp_path / "other.db")), script).read_bytes())
+    assert books.error is not None and books.error.startswith(error)
 
 
 def test_a_bankruptcy_that_was_struck_out_shows(tmp_path, monkeypatch):
