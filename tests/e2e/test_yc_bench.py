@@ -123,16 +123,35 @@ def compare(cases: list[dict[str, Any]], rows: dict[str, dict[str, Any]], *, fas
 for preset, seed in (("hard", 2), ("hard", 3)):
     IDLE.setdefault((preset, seed), {"survived": False, "score": 0.0, "final_funds_cents": None})
 
-QUICK = [game for game in GAMES if game[1] in ("idle", "look_only", "quit_at_once")]
-LONG = [game for game in GAMES if game not in QUICK]
 
-
-def name_of(game: tuple[str, str, int | None]) -> str:
+def name_of(game: tuple[Any, ...]) -> str:
     return "-".join(str(part) for part in game if part is not None)
 
 
-@pytest.mark.parametrize("processes", [["--hermes-concurrency=3"], ["-n", "4"]], ids=["one process", "xdist"])
-@pytest.mark.parametrize("game", [*QUICK, *(pytest.param(game, marks=pytest.mark.slow) for game in LONG)], ids=name_of)
+ALONE, WORKERS = ["--hermes-concurrency=3"], ["-n", "4"]
+ALL = os.environ.get("HERMES_TEST_EXAMPLES", "1") != "1"
+"""Whether every case also runs with xdist's workers; else some of each kind do, for each costs four processes more."""
+
+
+def alone_and_with_workers(cases: list[Any], some: list[Any]) -> list[Any]:
+    both = [(case, processes) for case in cases for processes in (ALONE, WORKERS)]
+    return [
+        pytest.param(case, processes, id=f"{name_of(case)}-{'alone' if processes is ALONE else 'workers'}")
+        for case, processes in both
+        if processes is ALONE or ALL or case in some
+    ]
+
+
+SOME = [
+    ("sim_init", "idle", None),
+    ("preset", "look_only", None),
+    ("preset", "spread", 60),
+    ("sim_init", "careful", 60),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("game", "processes"), alone_and_with_workers([*GAMES], SOME))
 def test_a_policy_ends_as_measured(games, game, processes):
     compare(GAMES[game], games.by_policy(GAMES[game], *processes), fast=True)
 
@@ -155,8 +174,7 @@ def case_of(init: str, policy: str, cap: int | None, preset: str, seed: int) -> 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("wanted", SIX, ids=lambda wanted: "-".join(map(str, wanted)))
-@pytest.mark.parametrize("processes", [[], ["-n", "4"]], ids=["one process", "xdist"])
+@pytest.mark.parametrize(("wanted", "processes"), alone_and_with_workers(SIX, [SIX[1], SIX[4]]))
 def test_a_model_over_http_ends_as_measured(games, wanted, processes):
     """Through the agent loop: sampling, tool calls, the history that is sent, the end at the horizon."""
     (case,) = cases = case_of(*wanted)
@@ -177,8 +195,7 @@ def test_a_model_over_http_ends_as_measured(games, wanted, processes):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("wanted", SIX, ids=lambda wanted: "-".join(map(str, wanted)))
-@pytest.mark.parametrize("processes", [[], ["-n", "4"]], ids=["one process", "xdist"])
+@pytest.mark.parametrize(("wanted", "processes"), alone_and_with_workers(SIX, [SIX[1], SIX[4]]))
 def test_a_process_per_command_ends_as_measured(games, wanted, processes):
     cases = case_of(*wanted)
     compare(cases, games.by_policy(cases, "--yc-fast-path=off", *processes), fast=False)
@@ -224,6 +241,7 @@ def test_the_run_ends_with_bankruptcy_though_the_model_would_go_on(games):
     assert '"terminal_reason": "bankruptcy"' in json.loads(row["messages"][-1]["content"])["output"]
 
 
+@pytest.mark.slow
 def test_the_clock_is_advanced_for_a_model_that_does_not(games):
     row = by_model(games, "never_resumes", "--yc-auto-advance=3")
     assert (row["stop_reason"], row["turns"]) == ("ended", 3)
@@ -242,6 +260,7 @@ def test_calls_of_one_message_are_done_in_order(games):
     assert len([title for title in titles if "-0]" in title]) <= 1  # no replacement was made twice
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cheat", [*CHEATS, "puts_back"])
 def test_what_is_no_play_scores_nothing(games, cheat):
     row = by_model(games, cheat)
@@ -249,28 +268,33 @@ def test_what_is_no_play_scores_nothing(games, cheat):
     assert row["verifier"]["evidence"]
 
 
+@pytest.mark.slow
 def test_looking_around_is_no_tampering(games):
     row = by_model(games, "looks_around")
     assert (row["cause"], row["verifier"]["evidence"]) == ("bankrupt", [])
     assert row["details"]["yc.fast_commands"] == 1
 
 
+@pytest.mark.slow
 def test_an_agent_that_ends_every_python_of_its_sandbox_is_scored_all_the_same(games, confines):
     row = by_model(games, "ends_pythons")
     assert (row["outcome"], row["cause"], row["tries"]) == ("failed", "bankrupt", [])
 
 
+@pytest.mark.slow
 def test_a_database_that_nobody_may_read_is_scored_as_none(games):
     """Also with the clock advanced: an agent cannot make its run one that does not count."""
     row = by_model(games, "locks_home", "--yc-auto-advance=2", "--hermes-max-turns=6")
     assert (row["outcome"], row["reward"], row["stop_reason"]) == ("failed", 0.0, "max_turns")
 
 
+@pytest.mark.slow
 def test_a_clock_is_advanced_later_than_a_loop_would_be_ended(games):
     row = by_model(games, "never_resumes", "--yc-auto-advance=8")
     assert (row["stop_reason"], row["turns"]) == ("ended", 8)
 
 
+@pytest.mark.slow
 def test_the_shell_may_change_in_a_call_with_a_directory_of_its_own(games):
     games.pytester.makepyfile(
         redefines="""

@@ -132,6 +132,7 @@ def test_a_model_plays_to_the_horizon_by_prompts_that_name_what_is_there(bench):
         assert absent not in system + first
 
 
+@pytest.mark.slow
 def test_bankrupt_by_the_figures_of_our_own_preset_in_a_worker(bench):
     (row,) = bench.play("fast_test", "1", None, "-n", "2").values()
     assert ended(row) == ("BANKRUPT", -491_336, "2025-09-01", 0)
@@ -139,6 +140,7 @@ def test_bankrupt_by_the_figures_of_our_own_preset_in_a_worker(bench):
     assert row["details"]["yc.initial_funds_cents"] == 25_000_000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("cap", "left", "end"),
     [
@@ -153,6 +155,7 @@ def test_the_clock_runs_out_where_it_is_refused(bench, cap, left, end):
     assert row["outcome"] == "passed" and row["details"]["yc.drain_resumes"] > 0
 
 
+@pytest.mark.slow
 def test_a_process_per_command_and_the_other_way_to_begin_are_the_same_game(bench):
     ways = ("--yc-fast-path=off", "--yc-init=preset", "--yc-on-incomplete=as_is")
     (row,) = bench.play("default", "1", 6, *ways).values()
@@ -160,6 +163,7 @@ def test_a_process_per_command_and_the_other_way_to_begin_are_the_same_game(benc
     assert (row["cause"], row["details"]["yc.fast_commands"]) == ("incomplete", 0)
 
 
+@pytest.mark.slow
 def test_a_clock_that_refuses_says_so_when_it_is_advanced(bench):
     server = LoopbackServer(model_server("never_resumes", 4))
     try:
