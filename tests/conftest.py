@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import functools
 import os
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator, Mapping
+import tempfile
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import AbstractContextManager
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
@@ -66,6 +68,17 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
             if part in REQUIRED or (part == "sample-images" and "docker" in REQUIRED):
                 pytest.fail(f"HERMES_TEST_REQUIRE names {part}: {reason}", pytrace=False)
             pytest.skip(f"{part}: {reason}")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """A test marked `alone` runs while the other xdist workers of the run do nothing."""
+    run = os.environ.get("PYTEST_XDIST_TESTRUNUID")
+    if run is None:
+        return (yield)
+    with Path(tempfile.gettempdir(), f"hermes-tests-{os.getuid()}-{run}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX if item.get_closest_marker("alone") else fcntl.LOCK_SH)
+        return (yield)
 
 
 Respond = Callable[[str, str, Mapping[str, str]], tuple[int, str, str]]

@@ -90,7 +90,9 @@ def state_of(database: str) -> dict[str, Any]:
                 "ledger_sum_cents": entries[1],
                 "tasks": {str(status): count for status, count in tasks},
             }
-    except (sqlite3.Error, OSError, OverflowError, UnicodeError, TypeError) as error:
+    except TypeError as error:
+        return {"error": f"not as yc-bench writes it: {error}"}
+    except (sqlite3.Error, OSError, OverflowError, UnicodeError) as error:
         return {"error": f"{type(error).__name__}: {error}"}
 
 

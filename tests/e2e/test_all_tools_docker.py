@@ -14,7 +14,7 @@ import pytest
 
 from pytest_hermes.artifacts.records import read_rows
 
-pytestmark = [pytest.mark.requires("docker", "chromium"), pytest.mark.slow]
+pytestmark = [pytest.mark.requires("docker", "chromium"), pytest.mark.slow, pytest.mark.alone]
 ROLLOUTS = 32
 
 AGENT = '''
