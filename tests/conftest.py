@@ -73,10 +73,9 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
     """A test marked `alone` runs while the other xdist workers of the run do nothing."""
-    run = os.environ.get("PYTEST_XDIST_TESTRUNUID")
-    if run is None:
+    if not hasattr(item.config, "workerinput"):
         return (yield)
-    with Path(tempfile.gettempdir(), f"hermes-tests-{os.getuid()}-{run}.lock").open("w") as lock:
+    with Path(tempfile.gettempdir(), f"hermes-tests-{os.getuid()}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX if item.get_closest_marker("alone") else fcntl.LOCK_SH)
         return (yield)
 
