@@ -49,12 +49,12 @@ class TurnEnd:
 class Episode:
     """One per rollout; lives on the engine's loop. As it is, it changes nothing."""
 
+    breaks_loops = False
+    """True: turns that repeat themselves do not end the run; the episode does something about them."""
+
     def __init__(self, sandbox: Sandbox) -> None:
         self.sandbox = sandbox
         """What the agent works in: the rollout's sandbox, or a `SandboxWithVariables` of it."""
-
-    breaks_loops = False
-    """True: turns that repeat themselves do not end the run; the episode does something about them."""
 
     async def answer(
         self, command: str, workspace: Workspace, *, timeout_s: float, workdir: str | None = None
@@ -105,9 +105,10 @@ async def begun(make: EpisodeFactory, context: EpisodeContext) -> AsyncIterator[
     with of_the_episode("begins"):
         manager = make(context)
         episode = await manager.__aenter__()
-        if not isinstance(episode, Episode):
-            raise TypeError(f"it is of type {type(episode).__name__}, not an Episode")
     try:
+        with of_the_episode("begins"):
+            if not isinstance(episode, Episode):
+                raise TypeError(f"it is of type {type(episode).__name__}, not an Episode")
         yield episode
     finally:
         with of_the_episode("ends"):

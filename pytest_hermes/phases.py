@@ -15,7 +15,6 @@ import os
 import time
 import traceback
 from collections.abc import AsyncIterator, Coroutine
-from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
@@ -46,7 +45,7 @@ from pytest_hermes.shown import described
 from pytest_hermes.threads import in_thread
 
 if TYPE_CHECKING:
-    from pytest_hermes.episode import Episode, EpisodeFactory
+    from pytest_hermes.episode import Episode
     from pytest_hermes.sandbox.protocol import Sandbox
     from pytest_hermes.services import Services
     from pytest_hermes.tools.toolbox import Toolbox
@@ -148,7 +147,10 @@ class _Try:
                         }
                         await self.set_up(sandbox)
                         if self.job.episode is not None:
-                            self.episode = await self.stack.enter_async_context(self.begun(self.job.episode, sandbox))
+                            from pytest_hermes.episode import EpisodeContext, begun
+
+                            context = EpisodeContext(self.task, sandbox, self.settings)
+                            self.episode = await self.stack.enter_async_context(begun(self.job.episode, context))
                 except TimeoutError as error:
                     if not clock.expired():
                         raise
@@ -165,11 +167,6 @@ class _Try:
             from pytest_hermes.verification import wait_healthy
 
             await wait_healthy(sandbox, self.task.sandbox.healthcheck)
-
-    def begun(self, make: EpisodeFactory, sandbox: Sandbox) -> AbstractAsyncContextManager[Episode]:
-        from pytest_hermes.episode import EpisodeContext, begun
-
-        return begun(make, EpisodeContext(self.task, sandbox, self.settings))
 
     async def tear_down(self) -> None:
         """End the tools and remove the sandbox, also while the rollout is being cancelled; failures are noted."""
@@ -319,9 +316,9 @@ class _Try:
             self.rollout.trajectory,
             seconds,
             self.settings,
-            self.episode,
-            functools.partial(self.services.run.keep, self.task.id, self.job.attempt),
-            functools.partial(self.services.sandbox, self.job, self.limits),
+            episode=self.episode,
+            keep=functools.partial(self.services.run.keep, self.task.id, self.job.attempt),
+            another_sandbox=functools.partial(self.services.sandbox, self.job, self.limits),
         )
         # It may run twice, each time under the same clock.
         margin = seconds + 2 * VERIFY_MARGIN_S if getattr(verifier, "keeps_own_clock", False) else 0.0

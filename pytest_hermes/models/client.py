@@ -14,7 +14,14 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pytest_hermes.errors import HermesError, ModelAnswerInvalid, ModelNotFound, ModelUnavailable
+from pytest_hermes.errors import (
+    ContextOverflow,
+    HermesError,
+    ModelAnswerInvalid,
+    ModelNotFound,
+    ModelRejected,
+    ModelUnavailable,
+)
 from pytest_hermes.models import failures
 from pytest_hermes.models.answers import completion, decode
 from pytest_hermes.models.concessions import Concessions
@@ -85,13 +92,15 @@ class HttpChatModel(abc.ABC):
 
         async def attempt() -> Completion:
             nonlocal room
-            fields = {"model": self.name, **self._concessions.fields(sampling, room=room)}
+            sent = self._concessions.fields(sampling, room=room)
             try:
-                return await self._attempt(transcript.payload(fields, tools))
+                return await self._attempt(transcript.payload({"model": self.name, **sent}, tools))
             except AttemptFailed as failed:
-                known, room = room, self._concessions.room(failed.error, sampling)
-                if (room is not None and room != known) or self._concessions.learn(failed.error, sampling):
-                    failed.retry, failed.after_s = True, 0.0
+                if isinstance(failed.error, ModelRejected | ContextOverflow):
+                    room = self._concessions.learn(failed.error, sampling) or room
+                    # Compared with what was sent: another call may have learned the same meanwhile.
+                    if self._concessions.fields(sampling, room=room) != sent:
+                        failed.retry, failed.after_s = True, 0.0
                 raise
 
         try:

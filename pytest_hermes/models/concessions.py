@@ -9,7 +9,7 @@ import logging
 import re
 from typing import Any
 
-from pytest_hermes.errors import ContextOverflow, HermesError, ModelRejected
+from pytest_hermes.errors import ContextOverflow, HermesError
 from pytest_hermes.models.protocol import Sampling
 
 log = logging.getLogger(__name__)
@@ -20,7 +20,6 @@ SHARE_OF_WINDOW = 4
 """Once a window is known, an answer is given at most one part of so many, so that long conversations are not refused
 time and again."""
 
-_OTHER_NAME = re.compile(r"max_tokens\b.{0,80}not support.{0,80}max_completion_tokens", re.IGNORECASE | re.DOTALL)
 _NO_TEMPERATURE = re.compile(
     r"temperature\b.{0,80}(?:not support|unsupported|only the default)|unsupported.{0,40}\btemperature\b",
     re.IGNORECASE | re.DOTALL,
@@ -60,38 +59,30 @@ class Concessions:
             fields[self._limit_name] = min(bound for bound in bounds if bound is not None)
         return {**fields, **sampling.extra_body}
 
-    def learn(self, error: HermesError, sent: Sampling) -> bool:
-        """Whether a refusal says what to send instead; it is sent from now on."""
-        if not isinstance(error, ModelRejected):
-            return False
+    def learn(self, error: HermesError, sampling: Sampling) -> int | None:
+        """Take from a refusal what to send instead. Where a conversation fits, though not with the answer asked for:
+        the tokens that are left for this answer."""
         said = str(error)
-        if self._limit_name == "max_tokens" and _OTHER_NAME.search(said):
+        if isinstance(error, ContextOverflow):
+            window, prompt = _number(_WINDOW.search(said)), _number(_PROMPT.search(said))
+            if sampling.max_tokens is None or window is None or prompt is None or window - prompt < LEAST_ROOM_TOKENS:
+                return None
+            self._lower(window // SHARE_OF_WINDOW, sampling)
+            return window - prompt
+        if (most := _number(_TOO_MANY.search(said))) is not None:
+            self._lower(most, sampling)
+        elif "max_completion_tokens" in said:
             self._limit_name = "max_completion_tokens"
-            return True
-        if self._sends_temperature and sent.temperature is not None and _NO_TEMPERATURE.search(said):
-            log.warning("the endpoint takes no temperature of %g: it is not sent", sent.temperature)
+        elif self._sends_temperature and sampling.temperature is not None and _NO_TEMPERATURE.search(said):
+            log.warning("the endpoint takes no temperature of %g: it is not sent", sampling.temperature)
             self._sends_temperature = False
-            return True
-        return self._lowered(_number(_TOO_MANY.search(said)), sent)
+        return None
 
-    def room(self, error: HermesError, sent: Sampling) -> int | None:
-        """Tokens that are left for the answer to a conversation that fits, though not with the answer asked for; None
-        if that is not what the refusal says."""
-        if not isinstance(error, ContextOverflow) or sent.max_tokens is None:
-            return None
-        window, prompt = _number(_WINDOW.search(str(error))), _number(_PROMPT.search(str(error)))
-        if window is None or prompt is None or window - prompt < LEAST_ROOM_TOKENS:
-            return None
-        self._lowered(window // SHARE_OF_WINDOW, sent)
-        return window - prompt
-
-    def _lowered(self, most: int | None, sent: Sampling) -> bool:
-        before = self._most_tokens if self._most_tokens is not None else sent.max_tokens
-        if most is None or before is None or not 0 < most < before:
-            return False
-        log.warning("the endpoint has no room for answers of %d tokens: %d are asked for at most", before, most)
-        self._most_tokens = most
-        return True
+    def _lower(self, most: int, sampling: Sampling) -> None:
+        before = self._most_tokens if self._most_tokens is not None else sampling.max_tokens
+        if before is not None and 0 < most < before:
+            log.warning("the endpoint has no room for answers of %d tokens: %d are asked for at most", before, most)
+            self._most_tokens = most
 
 
 def _number(found: re.Match[str] | None) -> int | None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import re
-import secrets
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
 
@@ -54,7 +53,6 @@ class Company(Episode):
         fast: bool,
     ) -> None:
         super().__init__(sandbox)
-        self.id = secrets.token_hex(4)
         self.game = game
         self.simulation = simulation
         self.beginning = beginning

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import secrets
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -91,10 +92,9 @@ async def judge(v: Verification) -> Verdict:
         raise VerifierError("no company was founded in this rollout")
     env, initial = v.settings.env, company.beginning.initial_funds_cents
     copy = await _copy(v.sandbox, company.game.database)
-    books, at_start = await asyncio.to_thread(lambda: (copy.books(), read_ledger(company.founded)))
+    books, edited = await asyncio.to_thread(_audited, copy, company)
     left = end = Standing.of(books, env, initial)
-    signs = [*company.signs, *await _rules_changed(v.sandbox, company)]
-    signs += signs_of_tampering(books, initial, at_start)
+    signs = [*company.signs, *await _rules_changed(v.sandbox, company), *edited]
     if books.error is not None:
         signs.append(f"the database is not one that yc-bench leaves: {books.error}")
     resumes = 0
@@ -106,11 +106,10 @@ async def judge(v: Verification) -> Verdict:
     score = end.score
     if signs or (end.status == "INCOMPLETE" and env.yc_on_incomplete == "fail"):
         score = 0.0
-    kept = await asyncio.to_thread(_keep, v, company, copy) if copy.database else None
+    kept = await asyncio.to_thread(_keep, v, copy) if copy.database else None
     cause, passed = _judged(end, score, env, signs)
     return Verdict(
         score,
-        components={"composite": score, "survived": float(end.survived and not signs)},
         output=_told(left, end, resumes, score),
         evidence=signs,
         cause=cause,
@@ -144,6 +143,13 @@ async def judge(v: Verification) -> Verdict:
             "yc.db": kept,
         },
     )
+
+
+def _audited(copy: Copy, company: Company) -> tuple[Books, list[str]]:
+    """The books that the agent left, and signs that they were edited."""
+    books = copy.books()
+    at_start = read_ledger(company.founded)
+    return books, signs_of_tampering(books, company.beginning.initial_funds_cents, at_start)
 
 
 def _judged(end: Standing, score: float, env: EnvSettings, signs: list[str]) -> tuple[str | None, bool]:
@@ -222,7 +228,7 @@ async def _played_out(v: Verification, left: Copy) -> tuple[Copy, int]:
         return await _copy(sandbox, game.database), drained.resumes
 
 
-def _keep(v: Verification, company: Company, copy: Copy) -> str:
+def _keep(v: Verification, copy: Copy) -> str:
     """Keep the database that was scored with the run, and where `env.db_dir` says; its name in the artifacts."""
     assert v.keep is not None
     kept = v.keep(KEPT_AS, copy.database)
@@ -231,6 +237,6 @@ def _keep(v: Verification, company: Company, copy: Copy) -> str:
     if v.settings.env.db_dir:
         folder = Path(v.settings.env.db_dir).expanduser()
         folder.mkdir(parents=True, exist_ok=True)
-        name = f"yc_bench_{v.task.data['preset']}_seed{v.task.data['seed']}_{company.id}.db"
+        name = f"yc_bench_{v.task.data['preset']}_seed{v.task.data['seed']}_{secrets.token_hex(4)}.db"
         (folder / name).write_bytes(copy.database)
     return kept.name

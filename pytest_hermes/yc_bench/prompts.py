@@ -117,8 +117,8 @@ def system_prompt(offer: Offer, *, history_keep_rounds: int | None) -> str:
     advice = ["", "A round of play: look at offers, accept what the team can finish in time, assign, dispatch, resume."]
     if history_keep_rounds is not None and any(name.startswith("scratchpad") for name in offer.commands):
         advice.append(
-            f"Of this conversation only the last {history_keep_rounds} to {2 * history_keep_rounds} turns stay in view:"
-            " write to the scratchpad what has to last."
+            f"Of this conversation only the last {history_keep_rounds} to {2 * history_keep_rounds - 1} turns stay in"
+            " view: write to the scratchpad what has to last."
         )
     advice.append("Go on until `sim resume` says that it is over. An answer without a command ends the run.")
     return "\n".join([*rules, *commands, *advice])

@@ -10,10 +10,11 @@ from __future__ import annotations
 import collections
 import dataclasses
 import datetime
-import math
 from collections.abc import Iterator
 
 from pytest_hermes.yc_bench.books import Books, Contract, Entry, Moment
+from pytest_hermes.yc_bench.business_time import MIDNIGHT, business_hours, payday
+from pytest_hermes.yc_bench.preset_rules import RULES, PresetRules
 
 LAYOUT = frozenset(
     (
@@ -24,73 +25,6 @@ LAYOUT = frozenset(
 """The tables of 0.1.0; later versions have more, and other rules."""
 DOMAINS = frozenset(("system", "research", "data", "frontend", "backend", "training", "hardware"))
 """The domains of 0.1.0; revisions soon after it have the same tables and others."""
-WORKDAY_START = datetime.time(9)
-CLOSING_HOUR, MIDNIGHT = 18, 24
-SHORTEST_DAYS = 7
-"""Business days that every task has at least."""
-
-
-@dataclasses.dataclass(frozen=True)
-class _Rules:
-    """What a preset of 0.1.0 can give: bounds of its distributions, none of them can be passed by chance."""
-
-    preset: str
-    staff: int
-    market: int
-    work_per_day: float
-    """That a deadline expects."""
-    most_prestige: int
-    prestige_premium: float
-    """What each level above the first adds to a reward, as a share of it."""
-    least_work: int
-    most_work: int
-    """In one domain."""
-    most_domains: int = 3
-    most_reward_cents: int = 10_000_000
-    most_prestige_delta: float = 2.0
-
-    def days(self, work: float) -> int:
-        return max(SHORTEST_DAYS, int(work / self.work_per_day))
-
-    def could_pay(self, contract: Contract) -> bool:
-        if contract.reward_cents is None or contract.required_prestige is None:
-            return True
-        levels = max(contract.required_prestige, 1) - 1
-        return contract.reward_cents <= self.most_reward_cents * (1.0 + self.prestige_premium * levels) + 1.0
-
-    def could_offer(self, contract: Contract) -> bool:
-        """Whether a task that replaced an accepted one can be of these rules."""
-        return (
-            self.could_pay(contract)
-            and (contract.required_prestige is None or contract.required_prestige <= self.most_prestige)
-            and (contract.prestige_delta is None or contract.prestige_delta <= self.most_prestige_delta + 1e-3)
-            and len(contract.needs) <= self.most_domains
-            and all(self.least_work - 1 <= work <= self.most_work + 1 for work in contract.needs.values())
-        )
-
-    def could_set(self, contract: Contract) -> bool:
-        """Whether these rules gave an accepted task its deadline."""
-        if contract.accepted_at is None or contract.deadline is None or not contract.required_quantity:
-            return True
-        given = _hours(contract.accepted_at, contract.deadline, CLOSING_HOUR)
-        if not math.isfinite(contract.required_quantity):
-            return False
-        return abs(given - 9.0 * self.days(contract.required_quantity)) < 0.01
-
-
-RULES = (
-    _Rules("default", 10, 500, 320.0, 10, 0.55, 500, 3000),
-    _Rules("tutorial", 3, 50, 100.0, 1, 0.2, 200, 800, most_domains=1),
-    _Rules("easy", 5, 100, 150.0, 4, 0.3, 300, 1500, most_domains=1),
-    _Rules("fast_test", 5, 100, 200.0, 10, 0.55, 500, 3000),
-    _Rules("medium", 5, 150, 200.0, 7, 0.45, 400, 2000),
-    _Rules("hard", 7, 200, 280.0, 8, 0.55, 500, 2500),
-    _Rules("nightmare", 8, 300, 350.0, 10, 0.7, 600, 3000, most_prestige_delta=2.5),
-    _Rules("challenge", 5, 200, 200.0, 8, 0.55, 200, 2000),
-    _Rules("high_reward", 10, 1000, 320.0, 10, 0.55, 500, 3000, most_reward_cents=20_000_000),
-    _Rules("no preset", 10, 500, 200.0, 10, 0.3, 200, 3000),
-)
-"""The last are those of a preset that yc-bench does not know, which it takes without a word."""
 
 
 def signs_of_tampering(books: Books, initial_funds_cents: int, at_start: Books | None = None) -> list[str]:
@@ -216,7 +150,7 @@ class _Checks:
         staff = {employee.id for employee in books.employees}
         last: dict[str | None, int] = {}
         for day in sorted(by_day):
-            if day != _payday(day):
+            if day != payday(day):
                 yield f"there is a payroll at {day}, which is no payday"
             paid = [entry.ref_id for entry in by_day[day]]
             if len(paid) != len(staff) or set(paid) != staff:
@@ -246,7 +180,7 @@ class _Checks:
             return
         moments = {event.scheduled_at for event in books.events}
         month = first.replace(day=1)
-        while (day := _payday(month)) <= min(books.sim_time, books.horizon_end):
+        while (day := payday(month)) <= min(books.sim_time, books.horizon_end):
             if day > first and not (day.day == 1 and day in moments):
                 yield day
             month = (month + datetime.timedelta(days=32)).replace(day=1)
@@ -329,7 +263,7 @@ class _Checks:
         if not any(all(map(rule.could_offer, later)) and all(map(rule.could_set, tasks)) for rule in rules):
             yield "the later offers and the deadlines are not by the rules of one preset"
 
-    def _possible_rules(self) -> tuple[_Rules, ...]:
+    def _possible_rules(self) -> tuple[PresetRules, ...]:
         """The team and the market at the start tell presets apart, all but two of them."""
         if self.at_start is not None and self.at_start.employees is not None:
             size = (len(self.at_start.employees), self.at_start.tasks.get("market", 0))
@@ -380,7 +314,7 @@ class _Checks:
         for task in books.contracts:
             if task.status != "completed_success" or task.accepted_at is None or task.completed_at is None:
                 continue
-            hours = _hours(task.accepted_at, task.completed_at, MIDNIGHT)
+            hours = business_hours(task.accepted_at, task.completed_at, MIDNIGHT)
             for domain, work in task.needs.items():
                 if work > 1.05 * hours * rates[domain] + 1.0:
                     yield (
@@ -413,28 +347,6 @@ def _impossible(contract: Contract, processed: set[str | None]) -> str | None:
     if contract.id not in processed:
         return "has no event of its completion"
     return None
-
-
-def _hours(start: Moment, end: Moment, closing: int) -> float:
-    """Hours of weekdays from nine to `closing` between two moments."""
-
-    def since_the_first_monday(moment: Moment) -> float:
-        weeks, day = divmod(moment.toordinal() - 1, 7)
-        opened = moment.replace(hour=WORKDAY_START.hour, minute=0, second=0, microsecond=0)
-        today = (moment - opened).total_seconds() / 3600.0 if day < 5 else 0.0
-        return (weeks * 5 + min(day, 5)) * (closing - WORKDAY_START.hour) + min(
-            max(today, 0.0), closing - WORKDAY_START.hour
-        )
-
-    return since_the_first_monday(end) - since_the_first_monday(start)
-
-
-def _payday(moment: Moment) -> Moment:
-    """The first business day of its month, when the work day starts."""
-    day = moment.replace(day=1)
-    while day.weekday() >= 5:
-        day += datetime.timedelta(days=1)
-    return Moment.combine(day.date(), WORKDAY_START)
 
 
 def _usd(cents: int) -> str:

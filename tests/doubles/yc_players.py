@@ -8,6 +8,7 @@ of ids, which are random, so its outcome depends on the version of yc-bench, pre
 from __future__ import annotations
 
 import json
+import os
 import threading
 from collections.abc import Callable, Generator
 from http.server import BaseHTTPRequestHandler
@@ -250,6 +251,20 @@ class Player:
             result = json.loads(await toolbox.call("terminal", {"command": command}))
             command = self._moves.next(result["output"])
         return AgentResult(messages=[{"role": "user", "content": prompt}], turns_used=self._moves.made)
+
+
+class Caller:
+    """An agent that makes the terminal calls of `env.agent_options: {calls: [...]}`."""
+
+    needs_model = False
+
+    def __init__(self, context: AgentContext) -> None:
+        self._calls = context.options["calls"]
+
+    async def run(self, prompt: str, toolbox: Toolbox) -> AgentResult:
+        printed = [json.loads(await toolbox.call("terminal", call))["output"] for call in self._calls]
+        said = json.dumps({"printed": printed, "variables": sorted(os.environ)})
+        return AgentResult(messages=[{"role": "assistant", "content": said}])
 
 
 def model_server(policy: str, cap: int | None) -> type[BaseHTTPRequestHandler]:

@@ -12,6 +12,7 @@ import importlib.util
 import json
 import os
 import sqlite3
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,6 @@ from doubles.loopback import LoopbackServer
 from doubles.yc_players import CHEATS, model_server
 
 from pytest_hermes.artifacts.records import read_rows
-from pytest_hermes.sandbox.bubblewrap import why_unusable
 
 ROOT = Path(__file__).parents[2]
 CASES = json.loads((ROOT / "tests/data/yc_bench/expected.json").read_text())["cases"]
@@ -76,13 +76,6 @@ class Games:
         options = json.dumps({"policy": case["policy"], "cap": case["cap"]})
         agent = ["--hermes-agent=doubles.yc_players:Player", "--hermes-set", f"env.agent_options={options}"]
         return self.play(cases, *agent, *arguments)
-
-
-@pytest.fixture
-def confines() -> None:
-    """Where processes of a sandbox are not apart from this machine's, nobody may end them all."""
-    if reason := why_unusable():
-        pytest.skip(f"local sandboxes are not confined here: {reason}")
 
 
 @pytest.fixture
@@ -235,6 +228,19 @@ def by_model(games: Games, policy: str, *arguments: str, cap: int | None = None)
     return rows["fast_test-seed1"]
 
 
+PLAIN = "yc-bench company status"
+
+
+def by_calls(
+    games: Games, cases: list[dict[str, Any]], *calls: dict[str, Any], arguments: Sequence[str] = ()
+) -> list[dict[str, Any]]:
+    """What these calls of the terminal print, by run, and the names of the test process's variables meanwhile."""
+    options = json.dumps({"calls": calls})
+    agent = ["--hermes-agent=doubles.yc_players:Caller", "--hermes-set", f"env.agent_options={options}"]
+    rows = games.play(cases, *agent, *arguments)
+    return [json.loads(row["messages"][0]["content"]) for row in rows.values()]
+
+
 def test_the_run_ends_with_bankruptcy_though_the_model_would_go_on(games):
     row = by_model(games, "talks_on")
     assert (row["stop_reason"], row["turns"], row["cause"]) == ("ended", 1, "bankrupt")
@@ -276,7 +282,8 @@ def test_looking_around_is_no_tampering(games):
 
 
 @pytest.mark.slow
-def test_an_agent_that_ends_every_python_of_its_sandbox_is_scored_all_the_same(games, confines):
+@pytest.mark.requires("bwrap")  # elsewhere they would be this machine's
+def test_an_agent_that_ends_every_python_of_its_sandbox_is_scored_all_the_same(games):
     row = by_model(games, "ends_pythons")
     assert (row["outcome"], row["cause"], row["tries"]) == ("failed", "bankrupt", [])
 
@@ -296,46 +303,17 @@ def test_a_clock_is_advanced_later_than_a_loop_would_be_ended(games):
 
 @pytest.mark.slow
 def test_the_shell_may_change_in_a_call_with_a_directory_of_its_own(games):
-    games.pytester.makepyfile(
-        redefines="""
-        import json
-
-        class Agent:
-            needs_model = False
-
-            async def run(self, prompt, toolbox):
-                from pytest_hermes.agents.result import AgentResult
-                calls = [
-                    {"command": "yc-bench() { echo mine; }", "workdir": "/tmp"},
-                    {"command": "yc-bench company status"},
-                ]
-                said = [json.loads(await toolbox.call("terminal", call))["output"] for call in calls]
-                return AgentResult(messages=[{"role": "assistant", "content": said[-1]}])
-        """
+    (said,) = by_calls(
+        games, DO_NOTHING[:1], {"command": "yc-bench() { echo mine; }", "workdir": "/tmp"}, {"command": PLAIN}
     )
-    rows = games.play(DO_NOTHING[:1], "--hermes-agent=redefines:Agent", "-p", "redefines")
-    assert rows["fast_test-seed1"]["messages"][0]["content"] == "mine\n"
+    assert said["printed"][-1] == "mine\n"
 
 
 def test_each_run_has_a_folder_a_database_and_variables_of_its_own(games):
-    games.pytester.makepyfile(
-        watcher="""
-        import json, os
-
-        class Watcher:
-            needs_model = False
-
-            async def run(self, prompt, toolbox):
-                from pytest_hermes.agents.result import AgentResult
-                call = {"command": "echo $DATABASE_URL $YC_BENCH_EXPERIMENT $TYPER_USE_RICH; command -v yc-bench"}
-                seen = json.loads(await toolbox.call("terminal", call))["output"].split()
-                host = {name: os.environ.get(name) for name in ("DATABASE_URL", "YC_BENCH_EXPERIMENT")}
-                return AgentResult(messages=[{"role": "assistant", "content": json.dumps([seen, host])}])
-        """
-    )
-    rows = games.play(DO_NOTHING, "--hermes-agent=watcher:Watcher", "--hermes-concurrency=2", "-p", "watcher")
-    seen = [json.loads(row["messages"][0]["content"]) for row in rows.values()]
-    assert all(host == {"DATABASE_URL": None, "YC_BENCH_EXPERIMENT": None} for _, host in seen)
-    assert len({words[0] for words, _ in seen}) == 2 and {words[1] for words, _ in seen} == {"fast_test"}
-    assert all(words[0].startswith("sqlite:////") and words[2] == "0" for words, _ in seen)
-    assert all(words[3].endswith("/yc_bench/bin/yc-bench") for words, _ in seen)
+    look = "echo $DATABASE_URL $YC_BENCH_EXPERIMENT $TYPER_USE_RICH; command -v yc-bench"
+    found = by_calls(games, DO_NOTHING, {"command": look}, arguments=["--hermes-concurrency=2"])
+    assert not any(name in said["variables"] for said in found for name in ("DATABASE_URL", "YC_BENCH_EXPERIMENT"))
+    seen = [said["printed"][0].split() for said in found]
+    assert len({words[0] for words in seen}) == 2 and {words[1] for words in seen} == {"fast_test"}
+    assert all(words[0].startswith("sqlite:////") and words[2] == "0" for words in seen)
+    assert all(words[3].endswith("/yc_bench/bin/yc-bench") for words in seen)

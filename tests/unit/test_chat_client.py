@@ -227,6 +227,29 @@ async def test_a_model_that_takes_no_temperature_gets_none() -> None:
     assert all(body["max_tokens"] == 9 for body in server.bodies)
 
 
+@pytest.mark.asyncio
+async def test_calls_that_are_refused_at_the_same_time_all_get_what_the_first_one_learned() -> None:
+    """The refusals of four calls arrive together: only the first of them teaches something."""
+    arrived = asyncio.Barrier(4)
+
+    async def answer(request: web.Request) -> web.Response:
+        body = await request.json()
+        if "temperature" not in body:
+            return web.json_response(DONE)
+        await arrived.wait()
+        return web.json_response({"error": {"message": "temperature is not supported by this model"}}, status=400)
+
+    app = web.Application()
+    app.router.add_post("/v1/chat/completions", answer)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    async with client_of(ChatClient, f"http://127.0.0.1:{runner.addresses[0][1]}/v1", Waits()) as client:
+        calls = (client.complete(TALK, sampling=Sampling(temperature=0.0)) for _ in range(4))
+        assert len(await asyncio.gather(*calls)) == 4
+    await runner.cleanup()
+
+
 # -- answers ---------------------------------------------------------------------------------------
 
 

@@ -17,8 +17,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_hermes.yc_bench import books as books_module
-from pytest_hermes.yc_bench import simulator, tampering
+from pytest_hermes.yc_bench import simulator
 from pytest_hermes.yc_bench.answers import state_of
+from pytest_hermes.yc_bench.business_time import CLOSING_HOUR, MIDNIGHT, business_hours
 from pytest_hermes.yc_bench.score import Books, composite, read_ledger, signs_of_tampering, step_reward
 
 INITIAL = 25_000_000
@@ -267,10 +268,7 @@ HOSTILE = {
 @pytest.mark.parametrize("case", HOSTILE)
 def test_a_hostile_database_is_an_error(small, case):
     script, error = HOSTILE[case]
-    try:
-        edit(small, script)
-    except sqlite3.Error as refused:
-        pytest.skip(f"this SQLite does not make it: {refused}")
+    edit(small, script)
     found = read_ledger(small.read_bytes())
     assert found == Books(error=found.error)
     assert found.error.startswith(error) and "\n" not in found.error
@@ -660,8 +658,8 @@ def test_prestige_that_was_used_and_put_back_shows(tmp_path, monkeypatch):
 )
 def test_hours_of_work(start, end, to_six, to_midnight):
     moments = [datetime.datetime.fromisoformat(moment) for moment in (start, end)]
-    assert tampering._hours(*moments, tampering.CLOSING_HOUR) == to_six
-    assert tampering._hours(*moments, tampering.MIDNIGHT) == to_midnight
+    assert business_hours(*moments, CLOSING_HOUR) == to_six
+    assert business_hours(*moments, MIDNIGHT) == to_midnight
 
 
 @pytest.mark.parametrize("column", ["company_prestige.prestige_level", "task_requirements.domain"])
